@@ -159,7 +159,7 @@ def experts_of(kind, h, shapes, width, hidden, count):
             shapes[f"{h}experts.{e}.{name}.weight"] = (width, hidden) if i == 2 else (hidden, width)
 
 
-def llama(kind, tied, base, newer, size=8, rule=None, each=2):
+def llama(kind, tied, base, newer, size=8, rule=None, each=2, biased=()):
     layers, heads, groups, width, hidden, vocabulary, context = 2, 6, 2, 48, 80, 61, 24
     inner = heads * size
     t = {"model.embed_tokens.weight": (vocabulary, width), "model.norm.weight": (width,)}
@@ -174,9 +174,11 @@ def llama(kind, tied, base, newer, size=8, rule=None, each=2):
                             "mlp.up_proj": (hidden, width), "mlp.down_proj": (width, hidden)
                             }.items():
             t[f"model.layers.{i}.{name}.weight"] = shape
-        for name in "qkv" if kind == "qwen2" else "":
-            t[f"model.layers.{i}.self_attn.{name}_proj.bias"] = (inner if name == "q" else
-                                                                 groups * size,)
+        for name in "qkv" if kind == "qwen2" else "qkvo" if "attention" in biased else "":
+            t[f"model.layers.{i}.self_attn.{name}_proj.bias"] = (
+                inner if name == "q" else width if name == "o" else groups * size,)
+        for name in ("gate", "up", "down") if "mlp" in biased else ():
+            t[f"model.layers.{i}.mlp.{name}_proj.bias"] = (width if name == "down" else hidden,)
         for name in "qk" if kind.startswith("qwen3") else "":
             t[f"model.layers.{i}.self_attn.{name}_norm.weight"] = (size,)
         if kind in MIXED:
@@ -186,6 +188,7 @@ def llama(kind, tied, base, newer, size=8, rule=None, each=2):
               "num_key_value_heads": groups, "hidden_size": width, "intermediate_size": hidden,
               "vocab_size": vocabulary, "max_position_embeddings": context, "rms_norm_eps": 1e-6,
               "hidden_act": "silu", "tie_word_embeddings": tied, "sliding_window": None}
+    config.update({f"{part}_bias": True for part in biased})
     if kind == "qwen2":
         config.update(use_sliding_window=False, sliding_window=context // 2, max_window_layers=1)
     if inner != width or kind.startswith("qwen3"):
@@ -222,13 +225,15 @@ def llama(kind, tied, base, newer, size=8, rule=None, each=2):
                 q, k = norm(q, h + "self_attn.q_norm"), norm(k, h + "self_attn.k_norm")
             o = F.scaled_dot_product_attention(turn(q), turn(k), v, is_causal=True,
                                                enable_gqa=True).transpose(1, 2).flatten(2)
-            x = x + o @ t[h + "self_attn.o_proj.weight"].T
+            x = x + o @ t[h + "self_attn.o_proj.weight"].T + t.get(h + "self_attn.o_proj.bias", 0)
             y = norm(x, h + "post_attention_layernorm")
             if kind in MIXED:
                 x = x + mixture(kind, h, t, y, each)
                 continue
-            gate, up = (y @ t[f"{h}mlp.{n}_proj.weight"].T for n in ("gate", "up"))
-            x = x + (F.silu(gate) * up) @ t[h + "mlp.down_proj.weight"].T
+            gate, up = (y @ t[f"{h}mlp.{n}_proj.weight"].T + t.get(f"{h}mlp.{n}_proj.bias", 0)
+                        for n in ("gate", "up"))
+            x = x + (F.silu(gate) * up) @ t[h + "mlp.down_proj.weight"].T + \
+                t.get(h + "mlp.down_proj.bias", 0)
         head = "model.embed_tokens.weight" if tied else "lm_head.weight"
         return norm(x, "model.norm") @ t[head].T
     return config, t, forward, vocabulary, context
@@ -313,6 +318,12 @@ def main():
                         ("llama 3.2, newer", llama("llama", True, 5e5, True, rule=LLAMA3)),
                         ("llama, stretched", llama("llama", False, 1e4, False, rule=LINEAR)),
                         ("mistral, wide heads", llama("mistral", False, 1e6, False, 12)),
+                        ("llama, biases of attention",
+                         llama("llama", False, 1e4, False, biased=("attention",))),
+                        ("llama, biases",
+                         llama("llama", True, 1e4, False, biased=("attention", "mlp"))),
+                        ("qwen 3, biases",
+                         llama("qwen3", False, 1e6, False, 16, biased=("attention",))),
                         ("qwen 3", llama("qwen3", True, 1e6, False, 16)),
                         ("qwen 3, untied", llama("qwen3", False, 1e6, True, 8)),
                         ("mixtral", llama("mixtral", False, 1e6, False)),
@@ -332,7 +343,7 @@ def main():
                 adapted(library, folder, made, tokens, None) + \
                 adapted(library, folder, made, tokens, ("attn.c_attn", "q_proj", "v_proj"))
         worst = max(worst, *errors, *beside)
-        print(f"{words:24} logits up to {want.abs().max():.2f}, off by {errors[0]:.1e}, written "
+        print(f"{words:27} logits up to {want.abs().max():.2f}, off by {errors[0]:.1e}, written "
               f"and read again {errors[1]:.1e}, with adapters {max(beside, default=0):.1e}")
     sys.exit(worst > WORST)
 

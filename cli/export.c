@@ -102,11 +102,12 @@ const cli_verb verb_export = {
     .words = "write a trained model as Hugging Face's transformers read it",
     .text = "Writes config.json and model.safetensors of the model in a checkpoint, as a GPT-2 "
             "(learned positions, layernorm, gelu, biases), a Llama (rotary positions, rmsnorm, "
-            "swiglu, no biases), a Qwen 2 (the same with biases of queries, keys and values) or a "
-            "Qwen 3 (with norms of queries and keys), and with experts as a Mixtral or a Qwen 3 "
-            "MoE; and where the tokenizer is bpe tokenizer.json, with tokenizer_config.json and "
-            "generation_config.json, which say what begins and ends a text. cupola train --from "
-            "and cupola generate --from read such folders.\n\n"
+            "swiglu; biases in all of attention or in none of it), a Qwen 2 (the same with biases "
+            "of queries, keys and values alone) or a Qwen 3 (with norms of queries and keys), and "
+            "with experts as a Mixtral or a Qwen 3 MoE; one that was read from such a folder as "
+            "the same family, a Mistral too; and where the tokenizer is bpe tokenizer.json, with "
+            "tokenizer_config.json and generation_config.json, which say what begins and ends a "
+            "text. cupola train --from and cupola generate --from read such folders.\n\n"
             "Of a run that trained adapters (cupola train --lora) these are written as peft reads "
             "them, adapter_config.json and adapter_model.safetensors; with --merge the model with "
             "them in its weights.",

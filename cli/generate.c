@@ -221,9 +221,9 @@ const cli_verb verb_generate = {
             "stand. The same seed gives the same "
             "text on the same device. When the model's context is full it goes on from the latter "
             "half of it.\n\n"
-            "The writing ends after --tokens tokens, at a token that ends a text by what the files of "
-            "the model say (as <|endoftext|>, or </s> of a Llama), or at a signal. What they put "
-            "in front of a text, as <s>, is put in front of the prompt.",
+            "The writing ends after --tokens tokens, at a token that ends a text by what the files "
+            "of the model say (as <|endoftext|>, or </s> of a Llama), or at a signal. What they "
+            "put in front of a text, as <s>, is put in front of the prompt.",
     .examples = "A story:\ncupola generate --from book --prompt 'Once upon a time'\n"
                 "Eight stories at once:\n"
                 "cupola generate --from book --prompt 'Once upon a time' --texts 8\n"

@@ -107,10 +107,10 @@ CUP_API const char *cup_decoder_end(cup_decoder *d, size_t *bytes);
 
 typedef enum cup_split { CUP_SPLIT_TRAIN = 0, CUP_SPLIT_VALIDATION = 1 } cup_split;
 
-/* Encodes a corpus. The first 90 % of the tokens are for training, the rest for validation. In front
- * of each file stand the tokens of cup_tokenizer_front, and behind it one of cup_tokenizer_ends,
- * where the tokenizer has some: `<|endoftext|>` if that is among them, else the first. Both parts must have more
- * than `context` tokens. */
+/* Encodes a corpus. The first 90 % of the tokens are for training, the rest for validation. Each
+ * file has the tokens of cup_tokenizer_front in front and one of cup_tokenizer_ends behind it,
+ * where the tokenizer has some: `<|endoftext|>` if that is among them, else the first. Both parts
+ * must have more than `context` tokens. */
 CUP_API cup_data *cup_data_new(cup_context *c, const cup_corpus *corpus, const cup_tokenizer *t,
                                int64_t context);
 CUP_API void cup_data_free(cup_data *d);
@@ -172,9 +172,9 @@ typedef struct cup_tokenized {
 
 /* Encodes text of any size into a new folder for cup_data_open: train_000000.bin and so on,
  * val_000000.bin, and tokenizer.json. They are llm.c's, with 32 bits a token where the tokenizer
- * has over 65536 of them. Paths are as for cup_corpus_load; what cup_data_new puts in
- * front of a file and behind it stands round each text. The last part of the files' bytes, 0 or more and less than 1,
- * is for validation; a file may be cut for that. Up to 4 MiB of text a thread are in memory at a
+ * has over 65536 of them. Paths are as for cup_corpus_load; round each text stands what
+ * cup_data_new puts round a file. The last part of the files' bytes, 0 or more and less than 1, is
+ * for validation; a file may be cut for that. Up to 4 MiB of text a thread are in memory at a
  * time; a text is cut between words, which changes none of its tokens, or where 16 MiB of it hold
  * no space between signs of ASCII, between characters. The folder must be empty or not be there,
  * and has its files when all of them are complete and on the disk; until then they are made in a

@@ -19,6 +19,18 @@ typedef enum cup_norm_kind {
 } cup_norm_kind;
 typedef enum cup_mlp_kind { CUP_MLP_KIND_GELU = 0, CUP_MLP_KIND_SWIGLU = 1 } cup_mlp_kind;
 
+/* The families that GPTs are published as, see cup_gpt_import. */
+typedef enum cup_gpt_family {
+    CUP_GPT_FAMILY_ANY = 0, /* the first of those below that it is one of */
+    CUP_GPT_FAMILY_GPT2 = 1,
+    CUP_GPT_FAMILY_LLAMA = 2,
+    CUP_GPT_FAMILY_MISTRAL = 3,
+    CUP_GPT_FAMILY_QWEN2 = 4,
+    CUP_GPT_FAMILY_QWEN3 = 5,
+    CUP_GPT_FAMILY_MIXTRAL = 6,
+    CUP_GPT_FAMILY_QWEN3_MOE = 7
+} cup_gpt_family;
+
 /* What a GPT looks like. A field that is 0 has its default, but for the first six. */
 typedef struct cup_gpt_config {
     size_t size;                  /* of this struct: {.size = sizeof(cup_gpt_config), ...} */
@@ -46,6 +58,11 @@ typedef struct cup_gpt_config {
      * `router_z` there, and 0 is 0; a capacity is heeded in training alone, and 0 is none. */
     int64_t experts, experts_each;
     double capacity, balance, router_z;
+    cup_gpt_family family; /* as which it is published where it is one of several; it says nothing
+                              of what is computed */
+    /* Without `bias`, as in published Llamas: of the linear layers of attention, of which those of
+     * qkv_bias are some, and of those of MLPs. */
+    bool attention_bias, mlp_bias;
 } cup_gpt_config;
 
 /* Fills in the defaults and checks that such a GPT can be; the sentence names the field. */

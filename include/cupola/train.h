@@ -161,8 +161,8 @@ CUP_API cup_gpt *cup_gpt_import(cup_context *c, const char *folder, cup_dtype dt
 /* What the model of such a folder, or of a checkpoint, looks like: for cup_training. */
 CUP_API cup_status cup_gpt_config_load(cup_context *c, const char *folder, cup_gpt_config *config);
 /* Writes such a folder: config.json and model.safetensors, in the model's dtype; the tokenizer is
- * the caller's. CUP_UNSUPPORTED of a model that is no GPT-2, Llama, Qwen 2, Qwen 3,
- * Mixtral or Qwen 3 MoE. */
+ * the caller's. It is of the family that the config names, where the model is one of it still.
+ * CUP_UNSUPPORTED of a model that is no GPT-2, Llama, Qwen 2, Qwen 3, Mixtral or Qwen 3 MoE. */
 CUP_API cup_status cup_gpt_export(cup_gpt *m, const char *folder);
 
 /* How such a folder is written. */

@@ -40,8 +40,8 @@ typedef struct template {
 static cup_status refuse(const template *p, const char *what)
 {
     return cup__fail(p->error, CUP_UNSUPPORTED,
-                     "%s: \"post_processor\" %s, which is not read here; a TemplateProcessing of one "
-                     "text with up to %d tokens before and behind it is",
+                     "%s: \"post_processor\" %s, which is not read here; a TemplateProcessing of "
+                     "one text with up to %d tokens before and behind it is",
                      p->json->name, what, CUP__MOST_AROUND);
 }
 

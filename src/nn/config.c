@@ -56,14 +56,14 @@ int64_t cup__gpt_extent(const cup_gpt_config *config, cup__extent extent)
     return 1;
 }
 
-static bool has_no_bias(const cup_gpt_config *config)
+static bool has_no_out_bias(const cup_gpt_config *config)
 {
-    return !config->bias;
+    return !config->bias && !config->attention_bias;
 }
 
 static bool has_no_qkv_bias(const cup_gpt_config *config)
 {
-    return !config->bias && !config->qkv_bias;
+    return has_no_out_bias(config) && !config->qkv_bias;
 }
 
 static bool has_no_norm_bias(const cup_gpt_config *config)
@@ -88,7 +88,7 @@ static bool has_no_experts(const cup_gpt_config *config)
 
 static bool has_no_mlp_bias(const cup_gpt_config *config)
 {
-    return !config->bias || config->experts > 0;
+    return (!config->bias && !config->mlp_bias) || config->experts > 0;
 }
 
 static bool is_rotary(const cup_gpt_config *config)
@@ -127,7 +127,7 @@ const cup__gpt_tensor cup__gpt_tensors[] = {
     {"h.%d.attn.c_attn.weight", BLOCK(qkv), MATRIX(QKV, WIDTH), HAS(NORMAL, ROWS), NULL},
     {"h.%d.attn.c_attn.bias", BLOCK(qkv_bias), VECTOR(QKV), HAS(0, ROWS), has_no_qkv_bias},
     {"h.%d.attn.c_proj.weight", BLOCK(out), MATRIX(WIDTH, HEADS), HAS(RESIDUAL, COLUMNS), NULL},
-    {"h.%d.attn.c_proj.bias", BLOCK(out_bias), VECTOR(WIDTH), HAS(0, WHOLE), has_no_bias},
+    {"h.%d.attn.c_proj.bias", BLOCK(out_bias), VECTOR(WIDTH), HAS(0, WHOLE), has_no_out_bias},
     {"h.%d.attn.q_norm.weight", BLOCK(q_norm), VECTOR(HEAD), HAS(1, WHOLE), has_no_qk_norm},
     {"h.%d.attn.k_norm.weight", BLOCK(k_norm), VECTOR(HEAD), HAS(1, WHOLE), has_no_qk_norm},
     {"h.%d.ln_2.weight", BLOCK(norm2), VECTOR(WIDTH), HAS(1, WHOLE), NULL},
@@ -202,6 +202,8 @@ static cup_status check_numbers(cup__error *error, const cup_gpt_config *g)
     if (g->positions > CUP_POSITIONS_ROTARY || g->norm > CUP_NORM_KIND_RMSNORM ||
         g->mlp > CUP_MLP_KIND_SWIGLU)
         return cup__fail(error, CUP_ARGUMENT, "gpt: positions, norm or mlp is none of its kinds");
+    if (g->family > CUP_GPT_FAMILY_QWEN3_MOE)
+        return cup__fail(error, CUP_ARGUMENT, "gpt: the family is none of those there are");
     return CUP_OK;
 }
 
@@ -309,6 +311,8 @@ int64_t cup_gpt_active_count(const cup_gpt_config *config, bool embeddings)
 static const char *const position_words[] = {"learned", "rotary", NULL};
 static const char *const norm_words[] = {"layernorm", "rmsnorm", NULL};
 static const char *const mlp_words[] = {"gelu", "swiglu", NULL};
+static const char *const family_words[] = {"any",   "gpt2",    "llama",     "mistral", "qwen2",
+                                           "qwen3", "mixtral", "qwen3_moe", NULL};
 
 /* Ranges are check's. */
 #define FIELD(name, kind, words)                                                                   \
@@ -318,6 +322,11 @@ static const char *const mlp_words[] = {"gelu", "swiglu", NULL};
 #define LATER(name, field, kind)                                                                   \
     {                                                                                              \
         #name, CUP__LATER(kind), offsetof(cup_gpt_config, field), 0, 0, true, NULL                 \
+    }
+/* May differ, as it says nothing of what is computed. */
+#define FAMILY                                                                                     \
+    {                                                                                              \
+        "family", CUP__LATER(CHOICE), offsetof(cup_gpt_config, family), 0, 0, false, family_words  \
     }
 static const cup__field fields[] = {
     FIELD(layers, WHOLE, NULL),
@@ -347,6 +356,9 @@ static const cup__field fields[] = {
     LATER(capacity, capacity, REAL),
     LATER(balance, balance, REAL),
     LATER(router_z, router_z, REAL),
+    FAMILY,
+    LATER(attention_bias, attention_bias, FLAG),
+    LATER(mlp_bias, mlp_bias, FLAG),
     {0}};
 
 void cup__gpt_config_write(cup__json_writer *writer, const char *key, const cup_gpt_config *config)

@@ -39,10 +39,15 @@ bool cup__published_is(const char *folder)
 
 const cup__published_family *cup__published_family_of(const cup_gpt_config *config)
 {
-    const cup__published_family *f = cup__published_families;
-    while (f->model_type && !f->is_one(config))
-        f++;
-    return f->model_type ? f : NULL;
+    const cup__published_family *first = NULL;
+    for (const cup__published_family *f = cup__published_families; f->model_type; f++) {
+        if (!f->is_one(config))
+            continue;
+        if (f->family == config->family)
+            return f;
+        first = first ? first : f;
+    }
+    return first;
 }
 
 static const cup__published_family *family_of(cup__error *error, const cup__json *json)
@@ -180,6 +185,7 @@ static cup_gpt *import(cup_context *c, const char *folder, const cup__json *json
     const cup__published_family *family = family_of(&c->error, json);
     if (!family || family->read(&c->error, json, &config) != CUP_OK)
         return NULL;
+    config.family = family->family;
     cup_gpt *m = cup_gpt_new(c, dtype, &config);
     cup_tensors *found = m ? cup_safetensors_load(c, folder) : NULL;
     finds f = {family, found, folder};
@@ -238,6 +244,7 @@ cup_status cup_gpt_config_load(cup_context *c, const char *folder, cup_gpt_confi
     cup_status status = family ? family->read(&c->error, &json, &found) : c->error.status;
     cup__json_free(&json);
     CUP_TRY(status);
+    found.family = family->family;
     *config = found;
     return cup_gpt_config_check(c, config);
 }

@@ -26,6 +26,7 @@ typedef struct cup__published_tensor {
 } cup__published_tensor;
 
 typedef struct cup__published_family {
+    cup_gpt_family family;
     const char *model_type, *architecture;
     const char *prefix; /* that names may have in front, or may not; NULL: none */
     const cup__published_tensor *tensors; /* ends with a NULL name */
@@ -36,7 +37,8 @@ typedef struct cup__published_family {
 
 extern const cup__published_family cup__published_families[]; /* ends with a NULL model_type */
 
-/* The family that a checked config is written as; NULL: none. */
+/* The family that a checked config is written as: that which it names, if it is one, else the first
+ * that it is one of; NULL: none. */
 const cup__published_family *cup__published_family_of(const cup_gpt_config *config);
 
 /* Calls `visit` with each tensor of a model, under the family's name for it: a view. */

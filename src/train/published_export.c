@@ -229,11 +229,11 @@ cup_status cup_gpt_publish(cup_gpt *m, const char *folder, const cup_publish_opt
     if (!w.family)
         return cup__fail(&c->error, CUP_UNSUPPORTED,
                          "export: a GPT is published as a GPT-2 (learned positions, layernorm, "
-                         "gelu, biases), as a Llama (rotary positions, rmsnorm, swiglu, no "
-                         "biases), as a Qwen 2 (the same with biases of queries, keys and values) "
-                         "or as a Qwen 3 (with norms of queries and keys); with experts as a "
-                         "Mixtral (else a Llama, of two or more a token) or a Qwen 3 MoE; and this "
-                         "one is neither");
+                         "gelu, biases), as a Llama (rotary positions, rmsnorm, swiglu; biases "
+                         "in all of attention or in none of it), as a Qwen 2 (the same with biases "
+                         "of queries, keys and values alone) or as a Qwen 3 (with norms of queries "
+                         "and keys); with experts as a Mixtral (else a Llama, of two or more a "
+                         "token) or a Qwen 3 MoE; and this one is neither");
     w.list = cup__calloc((size_t)most_tensors(&w), sizeof *w.list);
     cup_status status = w.list ? write_all(&w) : no_memory(&c->error);
     for (int64_t i = 0; w.list && i < w.count; i++)

@@ -181,21 +181,12 @@ static void write_rope(const cup_gpt_config *g, cup__json_writer *w)
     cup__json_close(w);
 }
 
-/* What stands in the way of a Llama that is another one inside. */
-static cup_status check_llama(cup__error *error, const cup__json *json)
-{
-    static const char *const silus[] = {"silu", "swish", NULL};
-    CUP_TRY(check_word(error, json, "hidden_act", silus));
-    if (flag_or(json, "attention_bias", false) || flag_or(json, "mlp_bias", false))
-        return refuse(error, json, "attention_bias", "biases beside rotary positions");
-    return CUP_OK;
-}
-
 /* What Llama and those that follow it have in common; some say beside the window whether it is
  * used. */
 static cup_status read_decoder(cup__error *error, const cup__json *json, bool windowed,
                                cup_gpt_config *g)
 {
+    static const char *const silus[] = {"silu", "swish", NULL};
     int64_t window;
     CUP_TRY(whole(error, json, "num_hidden_layers", &g->layers));
     CUP_TRY(whole(error, json, "num_attention_heads", &g->heads));
@@ -215,10 +206,17 @@ static cup_status read_decoder(cup__error *error, const cup__json *json, bool wi
     g->norm = CUP_NORM_KIND_RMSNORM;
     g->mlp = CUP_MLP_KIND_SWIGLU;
     g->untied = !flag_or(json, "tie_word_embeddings", false);
-    return check_llama(error, json);
+    return check_word(error, json, "hidden_act", silus);
 }
 
 static cup_status read_llama(cup__error *error, const cup__json *json, cup_gpt_config *g)
+{
+    g->attention_bias = flag_or(json, "attention_bias", false);
+    g->mlp_bias = flag_or(json, "mlp_bias", false);
+    return read_decoder(error, json, false, g);
+}
+
+static cup_status read_mistral(cup__error *error, const cup__json *json, cup_gpt_config *g)
 {
     return read_decoder(error, json, true, g);
 }
@@ -232,6 +230,7 @@ static cup_status read_qwen2(cup__error *error, const cup__json *json, cup_gpt_c
 static cup_status read_qwen3(cup__error *error, const cup__json *json, cup_gpt_config *g)
 {
     g->qk_norm = true;
+    g->attention_bias = flag_or(json, "attention_bias", false);
     return read_decoder(error, json, flag_or(json, "use_sliding_window", false), g);
 }
 
@@ -287,10 +286,33 @@ static void write_decoder(const cup_gpt_config *g, cup__json_writer *w)
     cup__json_add_boolean(w, "tie_word_embeddings", !g->untied);
 }
 
+/* Which linear layers have biases. */
+static bool biased_qkv(const cup_gpt_config *g)
+{
+    return g->bias || g->attention_bias || g->qkv_bias;
+}
+
+static bool biased_out(const cup_gpt_config *g)
+{
+    return g->bias || g->attention_bias;
+}
+
+static bool biased_mlp(const cup_gpt_config *g)
+{
+    return (g->bias || g->mlp_bias) && !g->experts;
+}
+
 static void write_llama(const cup_gpt_config *g, cup__json_writer *w)
 {
     write_decoder(g, w);
-    cup__json_add_boolean(w, "attention_bias", false);
+    cup__json_add_boolean(w, "attention_bias", biased_out(g));
+    cup__json_add_boolean(w, "mlp_bias", biased_mlp(g));
+}
+
+static void write_mistral(const cup_gpt_config *g, cup__json_writer *w)
+{
+    write_decoder(g, w);
+    cup__json_add_null(w, "sliding_window");
 }
 
 static void write_qwen2(const cup_gpt_config *g, cup__json_writer *w)
@@ -302,7 +324,7 @@ static void write_qwen2(const cup_gpt_config *g, cup__json_writer *w)
 static void write_qwen3(const cup_gpt_config *g, cup__json_writer *w)
 {
     write_qwen2(g, w);
-    cup__json_add_boolean(w, "attention_bias", false);
+    cup__json_add_boolean(w, "attention_bias", biased_out(g));
 }
 
 static void write_experts(const cup_gpt_config *g, const char *count, cup__json_writer *w)
@@ -314,7 +336,7 @@ static void write_experts(const cup_gpt_config *g, const char *count, cup__json_
 
 static void write_mixtral(const cup_gpt_config *g, cup__json_writer *w)
 {
-    write_decoder(g, w);
+    write_mistral(g, w);
     write_experts(g, "num_local_experts", w);
 }
 
@@ -330,59 +352,74 @@ static void write_qwen3_moe(const cup_gpt_config *g, cup__json_writer *w)
 static bool is_decoder(const cup_gpt_config *g)
 {
     return g->positions == CUP_POSITIONS_ROTARY && g->norm == CUP_NORM_KIND_RMSNORM &&
-           g->mlp == CUP_MLP_KIND_SWIGLU && !g->bias;
+           g->mlp == CUP_MLP_KIND_SWIGLU;
 }
 
 static bool is_llama(const cup_gpt_config *g)
 {
-    return is_decoder(g) && !g->qkv_bias && !g->qk_norm && !g->experts;
+    return is_decoder(g) && biased_qkv(g) == biased_out(g) && !g->qk_norm && !g->experts;
+}
+
+static bool is_mistral(const cup_gpt_config *g)
+{
+    return is_llama(g) && !biased_qkv(g) && !biased_mlp(g);
 }
 
 static bool is_qwen2(const cup_gpt_config *g)
 {
-    return is_decoder(g) && g->qkv_bias && !g->qk_norm && !g->head_size && !g->experts;
+    return is_decoder(g) && biased_qkv(g) && !biased_out(g) && !biased_mlp(g) && !g->qk_norm &&
+           !g->head_size && !g->experts;
+}
+
+/* With norms of queries and keys. */
+static bool is_qwen3_inside(const cup_gpt_config *g)
+{
+    return is_decoder(g) && biased_qkv(g) == biased_out(g) && !biased_mlp(g) && g->qk_norm;
 }
 
 static bool is_qwen3(const cup_gpt_config *g)
 {
-    return is_decoder(g) && !g->qkv_bias && g->qk_norm && !g->experts;
+    return is_qwen3_inside(g) && !g->experts;
 }
 
 /* Mixtral's weights have a sum of 1, also where there is one. */
 static bool is_mixtral(const cup_gpt_config *g)
 {
-    return is_decoder(g) && !g->qkv_bias && !g->qk_norm && g->experts_each > 1;
+    return is_decoder(g) && !biased_qkv(g) && !g->qk_norm && g->experts_each > 1;
 }
 
 static bool is_qwen3_moe(const cup_gpt_config *g)
 {
-    return is_decoder(g) && !g->qkv_bias && g->qk_norm && g->experts > 0;
+    return is_qwen3_inside(g) && g->experts > 0;
 }
 
 #define LLAMA(own, name, part)                                                                     \
     {                                                                                              \
         "h.%d." own, "model.layers.%d." name ".weight", CUP__PART_##part, false                    \
     }
-#define QWEN2(name, part)                                                                          \
+#define BIAS(own, name, part)                                                                      \
     {                                                                                              \
-        "h.%d.attn.c_attn.bias", "model.layers.%d.self_attn." name ".bias", CUP__PART_##part,      \
-            false                                                                                  \
+        "h.%d." own ".bias", "model.layers.%d." name ".bias", CUP__PART_##part, false              \
     }
 #define EXPERT(own, name, part)                                                                    \
     {                                                                                              \
         "h.%d.mlp.experts." own, "model.layers.%d." name ".weight", CUP__PART_##part, false        \
     }
-/* The biases are there in Qwen 2 alone, the norms of queries and keys in Qwen 3. */
+/* Some biases are there in Qwen 2, and in Llamas that say so, the norms of queries and keys in
+ * Qwen 3. */
 #define DECODER                                                                                    \
     {"wte.weight", "model.embed_tokens.weight", CUP__PART_ALL, false},                      \
         LLAMA("ln_1.weight", "input_layernorm", ALL),                                              \
         LLAMA("attn.c_attn.weight", "self_attn.q_proj", QUERIES),                                  \
         LLAMA("attn.c_attn.weight", "self_attn.k_proj", KEYS),                                     \
-        LLAMA("attn.c_attn.weight", "self_attn.v_proj", VALUES), QWEN2("q_proj", QUERIES),         \
-        QWEN2("k_proj", KEYS), QWEN2("v_proj", VALUES),                                            \
+        LLAMA("attn.c_attn.weight", "self_attn.v_proj", VALUES),                                   \
+        BIAS("attn.c_attn", "self_attn.q_proj", QUERIES),                                          \
+        BIAS("attn.c_attn", "self_attn.k_proj", KEYS),                                             \
+        BIAS("attn.c_attn", "self_attn.v_proj", VALUES),                                           \
         LLAMA("attn.q_norm.weight", "self_attn.q_norm", ALL),                                      \
         LLAMA("attn.k_norm.weight", "self_attn.k_norm", ALL),                                      \
         LLAMA("attn.c_proj.weight", "self_attn.o_proj", ALL),                                      \
+        BIAS("attn.c_proj", "self_attn.o_proj", ALL),                                              \
         LLAMA("ln_2.weight", "post_attention_layernorm", ALL),                                     \
         {"ln_f.weight", "model.norm.weight", CUP__PART_ALL, false},                         \
     {                                                                                              \
@@ -394,6 +431,9 @@ static const cup__published_tensor llama_tensors[] = {
     LLAMA("mlp.c_fc.weight", "mlp.gate_proj", GATE),
     LLAMA("mlp.c_fc.weight", "mlp.up_proj", UP),
     LLAMA("mlp.c_proj.weight", "mlp.down_proj", ALL),
+    BIAS("mlp.c_fc", "mlp.gate_proj", GATE),
+    BIAS("mlp.c_fc", "mlp.up_proj", UP),
+    BIAS("mlp.c_proj", "mlp.down_proj", ALL),
     {0}};
 
 static const cup__published_tensor mixtral_tensors[] = {
@@ -412,14 +452,18 @@ static const cup__published_tensor qwen3_moe_tensors[] = {
     EXPERT("c_proj.weight", "mlp.experts.%d.down_proj", ALL),
     {0}};
 
+#define FAMILY(name, type, architecture, prefix, tensors)                                          \
+    {                                                                                              \
+        CUP_GPT_FAMILY_##name, #type, architecture, prefix, tensors##_tensors, read_##type,        \
+            write_##type, is_##type                                                                \
+    }
+
 const cup__published_family cup__published_families[] = {
-    {"gpt2", "GPT2LMHeadModel", "transformer.", gpt2_tensors, read_gpt2, write_gpt2, is_gpt2},
-    {"llama", "LlamaForCausalLM", NULL, llama_tensors, read_llama, write_llama, is_llama},
-    {"mistral", "MistralForCausalLM", NULL, llama_tensors, read_llama, write_llama, is_llama},
-    {"qwen2", "Qwen2ForCausalLM", NULL, llama_tensors, read_qwen2, write_qwen2, is_qwen2},
-    {"qwen3", "Qwen3ForCausalLM", NULL, llama_tensors, read_qwen3, write_qwen3, is_qwen3},
-    {"mixtral", "MixtralForCausalLM", NULL, mixtral_tensors, read_mixtral, write_mixtral,
-     is_mixtral},
-    {"qwen3_moe", "Qwen3MoeForCausalLM", NULL, qwen3_moe_tensors, read_qwen3_moe, write_qwen3_moe,
-     is_qwen3_moe},
+    FAMILY(GPT2, gpt2, "GPT2LMHeadModel", "transformer.", gpt2),
+    FAMILY(LLAMA, llama, "LlamaForCausalLM", NULL, llama),
+    FAMILY(MISTRAL, mistral, "MistralForCausalLM", NULL, llama),
+    FAMILY(QWEN2, qwen2, "Qwen2ForCausalLM", NULL, llama),
+    FAMILY(QWEN3, qwen3, "Qwen3ForCausalLM", NULL, llama),
+    FAMILY(MIXTRAL, mixtral, "MixtralForCausalLM", NULL, mixtral),
+    FAMILY(QWEN3_MOE, qwen3_moe, "Qwen3MoeForCausalLM", NULL, qwen3_moe),
     {0}};

@@ -144,6 +144,41 @@ TEST(export_is_what_generate_writes_from)
     EXPECT(!strncmp(out, "ab", 2));
 }
 
+static void replace(const char *path, const char *part, const char *by)
+{
+    char *text, changed[4096];
+    EXPECT_INT(cup__file_read(NULL, path, sizeof changed / 2, &text, NULL), CUP_OK);
+    const char *at = strstr(text, part);
+    EXPECT(at);
+    int length = snprintf(changed, sizeof changed, "%.*s%s%s", (int)(at - text), text, by,
+                          at + strlen(part));
+    EXPECT_INT(cup__file_write(NULL, path, changed, (size_t)length), CUP_OK);
+    cup__free(text);
+}
+
+/* Through a checkpoint. */
+TEST(export_keeps_the_family_of_what_was_read)
+{
+    const char *folder = test_folder();
+    char path[512], text[3000], *config;
+    for (size_t i = 0; i < sizeof text; i++)
+        text[i] = "abcd efg\n"[(i * i / 7 + i / 3) % 9];
+    snprintf(path, sizeof path, "%s/text.txt", folder);
+    EXPECT_INT(cup__file_write(NULL, path, text, sizeof text), CUP_OK);
+    EXPECT_INT(cupola(folder, "train --out a --tokenizer bpe --vocabulary 280 " TINY LLAMA), 0);
+    EXPECT_INT(cupola(folder, "export --from a --out b"), 0);
+    snprintf(path, sizeof path, "%s/b/config.json", folder);
+    replace(path, "\"llama\"", "\"mistral\"");
+    EXPECT_INT(cupola(folder, "train --from b --out c " TINY), 0);
+    EXPECT_INT(cupola(folder, "train --resume --out c --steps 3 " TINY), 0);
+    EXPECT_INT(cupola(folder, "export --from c --out d"), 0);
+    snprintf(path, sizeof path, "%s/d/config.json", folder);
+    EXPECT_INT(cup__file_read(NULL, path, 1 << 16, &config, NULL), CUP_OK);
+    EXPECT_CONTAINS(config, "\"mistral\"");
+    EXPECT_CONTAINS(config, "\"MistralForCausalLM\"");
+    cup__free(config);
+}
+
 /* The token that a model likes best behind a prompt. */
 static int32_t best_token(const char *folder, const char *prompt)
 {

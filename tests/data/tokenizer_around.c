@@ -44,7 +44,8 @@ static void put_tokenizer(const char *processor, const char *parting)
     cup__text text = {0};
     int next = 256;
     cup__text_add(&text, "{\"added_tokens\":[{\"id\":257,\"content\":\"<s>\"},"
-                         "{\"id\":258,\"content\":\"</s>\"},{\"id\":259,\"content\":\"<|im_end|>\"},"
+                         "{\"id\":258,\"content\":\"</s>\"},"
+                         "{\"id\":259,\"content\":\"<|im_end|>\"},"
                          "{\"id\":260,\"content\":\"%s\"}],\"post_processor\":%s,"
                          "\"pre_tokenizer\":{\"type\":\"ByteLevel\",\"add_prefix_space\":false},"
                          "\"model\":{\"type\":\"BPE\",\"vocab\":{",
@@ -105,7 +106,8 @@ TEST(tokenizer_around_a_text_is_what_its_files_say)
         {"null", NULL, NULL, NULL, {-1}, {PARTING, -1}},
         {FRONT, NULL, NULL, NULL, {BEGIN, -1}, {PARTING, -1}},
         {SEQUENCE(LEVEL "," FRONT), NULL, NULL, "{\"eos_token_id\":258}", {BEGIN, -1}, {END, -1}},
-        {TEMPLATE(TEXT_A "," PIECE("</s>")), "{\"eos_token\":\"</s>\"}", NULL, NULL, {-1}, {END, -1}},
+        {TEMPLATE(TEXT_A "," PIECE("</s>")), "{\"eos_token\":\"</s>\"}", NULL, NULL, {-1},
+         {END, -1}},
         {"null", "{\"eos_token\":{\"content\":\"<|im_end|>\"},\"bos_token\":null}",
          "{\"eos_token_id\":[259,260]}", "{\"eos_token_id\":260,\"bos_token_id\":260}", {-1},
          {TURN, PARTING, -1}},

@@ -93,6 +93,68 @@ TEST(published_models_are_read_as_they_were_written)
     cup_context_free(c);
 }
 
+/* Biases where a Llama's file says so, in all of which numbers are put, and the families that have
+ * the same inside. */
+TEST(published_models_keep_their_biases_and_family)
+{
+    cup_context *c = cup_context_new(CUP_OPTIONS(cup_options, .device = "cpu", .seed = 5));
+    static const struct {
+        bool qk_norm, attention_bias, mlp_bias, bias;
+        cup_gpt_family family, written;
+        const char *words;
+    } cases[] = {
+        {false, true, false, false, CUP_GPT_FAMILY_LLAMA, CUP_GPT_FAMILY_LLAMA,
+         "\"attention_bias\": true,\n  \"mlp_bias\": false"},
+        {false, false, true, false, CUP_GPT_FAMILY_MISTRAL, CUP_GPT_FAMILY_LLAMA,
+         "\"mlp_bias\": true"},
+        {false, false, false, true, CUP_GPT_FAMILY_ANY, CUP_GPT_FAMILY_LLAMA,
+         "\"attention_bias\": true,\n  \"mlp_bias\": true"},
+        {true, true, false, false, CUP_GPT_FAMILY_LLAMA, CUP_GPT_FAMILY_QWEN3,
+         "\"attention_bias\": true"},
+        {false, false, false, false, CUP_GPT_FAMILY_MISTRAL, CUP_GPT_FAMILY_MISTRAL,
+         "\"MistralForCausalLM\""},
+        {false, false, false, false, CUP_GPT_FAMILY_ANY, CUP_GPT_FAMILY_LLAMA, "\"llama\""},
+    };
+    const char *base = test_folder();
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        static float own[12 * 29], read[12 * 29];
+        char folder[512], path[600], *text;
+        snprintf(folder, sizeof folder, "%s/%zu", base, i);
+        snprintf(path, sizeof path, "%s/config.json", folder);
+        cup_gpt_config config = llama;
+        config.qk_norm = cases[i].qk_norm;
+        config.attention_bias = cases[i].attention_bias;
+        config.mlp_bias = cases[i].mlp_bias;
+        config.bias = cases[i].bias;
+        config.family = cases[i].family;
+        cup_gpt *m = cup_gpt_new(c, CUP_F32, &config);
+        int64_t count;
+        const cup_named *all = cup_parameters_named(m->parameters, &count);
+        bool was = cup_grad_recording(c, false);
+        for (int64_t k = 0; k < count; k++)
+            if (cup_tensor_ndim(all[k].tensor) == 1)
+                cup_copy_into(c, all[k].tensor,
+                              cup_normal(c, CUP_F32, 1,
+                                         (int64_t[]){cup_tensor_size(all[k].tensor, 0)}, 0, 1));
+        cup_grad_recording(c, was);
+        EXPECT_INT(cup_gpt_export(m, folder), CUP_OK);
+        EXPECT_INT(cup__file_read(NULL, path, 1 << 16, &text, NULL), CUP_OK);
+        EXPECT_CONTAINS(text, cases[i].words);
+        cup__free(text);
+        cup_gpt *again = cup_gpt_import(c, folder, CUP_F32);
+        EXPECT_TEXT(cup_error_text(c), "");
+        EXPECT_INT(again->config.family, cases[i].written);
+        EXPECT_INT(cup_gpt_parameter_count(&again->config, true),
+                   cup_gpt_parameter_count(&config, true));
+        logits_of(m, own);
+        logits_of(again, read);
+        EXPECT(!memcmp(own, read, sizeof own));
+        cup_gpt_free(again);
+        cup_gpt_free(m);
+    }
+    cup_context_free(c);
+}
+
 /* Replaces a part of config.json, and expects a failure that says the words. */
 static void expect_refused(cup_context *c, const char *folder, const char *part, const char *by,
                            cup_status status, const char *words)
@@ -178,7 +240,8 @@ TEST(published_models_are_refused_where_they_are_others)
     expect_refused(c, folder, "\"llama\"", "\"bert\"", CUP_UNSUPPORTED, "bert");
     expect_refused(c, folder, "\"head_dim\": 4", "\"head_dim\": 8", CUP_FORMAT,
                    "by config.json it must be");
-    expect_refused(c, folder, last, "\"attention_bias\": true", CUP_UNSUPPORTED, "biases");
+    expect_refused(c, folder, last, "\"attention_bias\": true", CUP_FORMAT,
+                   "have no \"model.layers.0.self_attn.q_proj.bias\"");
     expect_refused(c, folder, last, "\"rope_scaling\": {\"rope_type\": \"yarn\"}",
                    CUP_UNSUPPORTED, "scaled in another way");
     expect_refused(c, folder, last, "\"rope_scaling\": {\"rope_type\": \"llama3\"}", CUP_FORMAT,

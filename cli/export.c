@@ -11,6 +11,7 @@
 
 typedef struct export_given {
     const char *from, *adapters, *out, *device;
+    int64_t part_size;
     bool ema, merge;
 } export_given;
 
@@ -24,6 +25,8 @@ static const cli_option options[] = {
     {"merge", FLAG(export_given, merge), NULL, NULL,
      "add adapters to the weights and write the whole model; without it those of a run are written "
      "alone"},
+    {"part-size", INTEGER(export_given, part_size, 1, 1000000000), "MB", "5000",
+     "most of a file of weights, in millions of bytes; more become several files with an index"},
     {"device", TEXT(export_given, device), "auto|cpu|cuda[:N]", "cpu", "whose memory holds them"},
     {0}};
 
@@ -57,7 +60,9 @@ static void write_model(const export_given *given, cup_gpt *m)
     if (m->adapters && !given->merge)
         export_adapters(given, m, t);
     else if (!given->merge || cup_gpt_merge(m) == CUP_OK)
-        cup_gpt_publish(m, given->out, CUP_OPTIONS(cup_publish_options, .tokenizer = t));
+        cup_gpt_publish(m, given->out,
+                        CUP_OPTIONS(cup_publish_options, .tokenizer = t,
+                                    .part_bytes = given->part_size * 1000000));
     cup_tokenizer_free(t);
 }
 

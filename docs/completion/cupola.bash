@@ -40,7 +40,7 @@ _cupola()
         launch) words=' --processes --restarts --json --color --help' ;;
         generate) words=' --from --adapters --ema --prompt --no-echo --tokens --texts --temperature --top-k --top-p --seed --device --threads --json --color --help' ;;
         classify) words=' --from --data --page --skip-broken --device --threads --json --color --help' ;;
-        export) words=' --from --out --ema --adapters --merge --device --json --color --help' ;;
+        export) words=' --from --out --ema --adapters --merge --part-size --device --json --color --help' ;;
         info) words=' --searched --json --color --help' ;;
         ops) words=' --json --color --help' ;;
         check) words=' --op --device --random --kernels --from --repeat --graphs --gradients --gradient --graph --seed --json --color --help' ;;

@@ -172,6 +172,10 @@ typedef struct cup_publish_options {
      * which say what begins and ends a text, as config.json does then. NULL: is the caller's.
      * CUP_UNSUPPORTED of one of characters. */
     const cup_tokenizer *tokenizer;
+    /* Weights of more bytes than this become model-00001-of-0000N.safetensors and so on, with
+     * model.safetensors.index.json, each of which has no more, unless it is one tensor. 0: 5e9. An
+     * older export in the folder stays whole until all parts are written, and is removed then. */
+    int64_t part_bytes;
 } cup_publish_options;
 
 /* The same as cup_gpt_export with options; NULL: all defaults. */

@@ -51,6 +51,11 @@ typedef struct cup__published_walk {
 
 cup_status cup__published_each(cup__published_walk *walk);
 
+/* Writes tensors, views of a model's, to a folder: as model.safetensors or, where they have more
+ * than `most` bytes, in parts with an index. What an older export left there goes. */
+cup_status cup__published_weights(cup_context *c, const char *folder, const cup_named *views,
+                                  int64_t count, int64_t most);
+
 /* Whether a folder holds a published model, and no checkpoint of ours. */
 bool cup__published_is(const char *folder);
 

@@ -8,11 +8,12 @@
 #include "base/text.h"
 #include "cupola/grad.h"
 #include "cupola/io.h"
-#include "cupola/ops.h"
 #include "data/tokenizer.h"
 #include "nn/gpt.h"
 #include "tensor/tensor.h"
 #include "train/published.h"
+
+#define PART_BYTES 5000000000 /* as transformers has it */
 
 typedef struct writing {
     cup_gpt *model;
@@ -35,8 +36,8 @@ static cup_status add(void *user, const char *name, cup_tensor *view)
     char *copy = cup__strdup(name);
     if (!copy)
         return no_memory(&c->error);
-    w->list[w->count++] = (cup_named){copy, cup_copy(c, view)};
-    return c->error.status;
+    w->list[w->count++] = (cup_named){copy, view};
+    return CUP_OK;
 }
 
 /* Ends the document and writes it. */
@@ -159,12 +160,7 @@ static cup_status write_weights(writing *w)
     cup_context *c = w->model->context;
     cup__published_walk walk = {w->model, w->family, add, w};
     CUP_TRY(cup__published_each(&walk));
-    char *path = cup__path_join(w->folder, "model.safetensors");
-    if (!path)
-        return no_memory(&c->error);
-    cup_status status = cup_safetensors_save(c, path, w->list, w->count);
-    cup__free(path);
-    return status;
+    return cup__published_weights(c, w->folder, w->list, w->count, w->options.part_bytes);
 }
 
 static cup_status write_all(writing *w)
@@ -197,8 +193,13 @@ static cup_status check(const cup_gpt *m, const char *folder)
     return CUP_OK;
 }
 
-static cup_status check_options(cup_context *c, const cup_publish_options *o)
+static cup_status check_options(cup_context *c, cup_publish_options *o)
 {
+    if (o->part_bytes < 0)
+        return cup__fail(&c->error, CUP_ARGUMENT,
+                         "export: parts of %lld bytes cannot be; give 1 or more, or 0 for 5 GB",
+                         (long long)o->part_bytes);
+    o->part_bytes = o->part_bytes ? o->part_bytes : PART_BYTES;
     const char *kind = cup_tokenizer_kind(o->tokenizer);
     if (!o->tokenizer || !strcmp(kind, "bpe"))
         return CUP_OK;

@@ -266,6 +266,79 @@ TEST(published_models_are_refused_where_they_are_others)
     cup_context_free(c);
 }
 
+static bool is_in(const char *folder, const char *name)
+{
+    char path[512];
+    snprintf(path, sizeof path, "%s/%s", folder, name);
+    return cup__file_exists(path);
+}
+
+static void expect_same(cup_gpt *m, const char *folder)
+{
+    static float own[12 * 29], read[12 * 29];
+    cup_gpt *again = cup_gpt_import(m->context, folder, CUP_F32);
+    EXPECT_TEXT(cup_error_text(m->context), "");
+    logits_of(m, own);
+    logits_of(again, read);
+    EXPECT(!memcmp(own, read, sizeof own));
+    cup_gpt_free(again);
+}
+
+static cup_status write_parts(cup_gpt *m, const char *folder, int64_t bytes)
+{
+    return cup_gpt_publish(m, folder, CUP_OPTIONS(cup_publish_options, .part_bytes = bytes));
+}
+
+/* One export over another, in more parts or fewer, leaves nothing of it. */
+TEST(published_weights_are_written_in_parts)
+{
+    static const char *const files[] = {"model.safetensors", "model.safetensors.index.json",
+                                        "model-00001-of-00002.safetensors",
+                                        "model-00002-of-00002.safetensors"};
+    static const struct {
+        int64_t bytes;
+        bool there[4];
+    } cases[] = {{0, {true}}, {20000, {false, true, true, true}}, {1, {false, true}}, {0, {true}}};
+    cup_context *c = cup_context_new(CUP_OPTIONS(cup_options, .device = "cpu", .seed = 5));
+    const char *folder = test_folder();
+    for (int k = 0; k < 2; k++) {
+        cup_gpt *m = cup_gpt_new(c, CUP_F32, k ? &llama : &gpt2);
+        for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+            EXPECT_INT(write_parts(m, folder, cases[i].bytes), CUP_OK);
+            for (int f = 0; f < 4; f++)
+                EXPECT_INT(is_in(folder, files[f]), cases[i].there[f]);
+            expect_same(m, folder);
+        }
+        cup_gpt_free(m);
+    }
+    cup_context_free(c);
+}
+
+/* Whatever fails, what is in the folder is the older export or the newer one, as a whole. */
+TEST(published_weights_in_parts_replace_older_ones_as_a_whole)
+{
+    cup_context *c = cup_context_new(CUP_OPTIONS(cup_options, .device = "cpu", .seed = 5));
+    const char *folder = test_folder();
+    cup_gpt *m = cup_gpt_new(c, CUP_F32, &llama);
+    EXPECT_INT(write_parts(m, folder, -1), CUP_ARGUMENT);
+    cup_error_clear(c);
+    EXPECT_INT(write_parts(m, folder, 20000), CUP_OK);
+    cup_status status = CUP_MEMORY;
+    for (long n = 1; status != CUP_OK; n++) {
+        cup__memory_fail_at(n, false);
+        status = write_parts(m, folder, 1);
+        cup__memory_fail_at(0, false);
+        EXPECT((status == CUP_OK || cup_error(c) == CUP_MEMORY) && n < 5000);
+        cup_error_clear(c);
+        if (n % 16 == 1)
+            expect_same(m, folder);
+    }
+    expect_same(m, folder);
+    EXPECT(!is_in(folder, "model-00001-of-00002.safetensors"));
+    cup_gpt_free(m);
+    cup_context_free(c);
+}
+
 /* What begins and ends a text goes along. */
 TEST(published_folders_have_their_tokenizer)
 {

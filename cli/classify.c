@@ -15,7 +15,7 @@
 
 typedef struct classify_given {
     const char *from, *data, *page, *device;
-    bool skip_broken;
+    bool skip_broken, ema;
     int64_t threads;
 } classify_given;
 
@@ -26,6 +26,8 @@ static const cli_option options[] = {
     {"page", TEXT(classify_given, page), "FILE", NULL,
      "write what --data shows as an HTML page: the classes, what was taken for what, and the worst "
      "mistakes"},
+    {"ema", FLAG(classify_given, ema), NULL, NULL,
+     "with the moving average of the weights, which train --ema kept"},
     {"skip-broken", FLAG(classify_given, skip_broken), NULL, NULL,
      "leave out files that cannot be decoded, and name them; without it one ends the run"},
     {"device", TEXT(classify_given, device), "auto|cpu|cuda[:N]", NULL,
@@ -210,7 +212,8 @@ static int run(cli_call *call)
     signals_catch();
     cup_context *c = cup_context_new(
         CUP_OPTIONS(cup_options, .device = given->device, .threads = (int)given->threads));
-    cup_classifier *m = cup_classifier_load(c, given->from);
+    cup_classifier *m = given->ema ? cup_classifier_load_average(c, given->from)
+                                   : cup_classifier_load(c, given->from);
     int code = cli_report(c);
     if (!code)
         code = given->data ? tell_data(call, c, m) : tell_images(call, c, m);

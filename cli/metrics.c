@@ -52,10 +52,17 @@ void metrics_begin(cli_metrics *m, const metrics_facts *facts)
     *m = (cli_metrics){.facts = *facts, .memory_at = -1};
 }
 
-double metrics_mfu(const cli_metrics *m, double tokens_per_second)
+double metrics_mfu(const cli_metrics *m, double rate)
 {
     const metrics_facts *f = &m->facts;
-    return f->peak_flops > 0 ? tokens_per_second * f->flops / f->peak_flops : 0;
+    return f->peak_flops > 0 ? rate * f->flops / f->peak_flops : 0;
+}
+
+/* A name with the unit, "tokens_per_second". */
+static const char *named(const cli_metrics *m, const char *format, char name[40])
+{
+    snprintf(name, 40, format, m->facts.unit);
+    return name;
 }
 
 const cup_memory *metrics_memory(cli_metrics *m)
@@ -96,7 +103,7 @@ static bool tells_of(const char *line, const cup_training_point *p)
 static long find_known(cli_metrics *m, FILE *file)
 {
     int64_t count;
-    const cup_training_point *points = cup_trainer_points(m->facts.trainer, &count);
+    const cup_training_point *points = m->facts.points(m->facts.run, &count);
     char *line = NULL;
     size_t room = 0;
     long known = 0;
@@ -117,6 +124,7 @@ static long find_known(cli_metrics *m, FILE *file)
 static bool write_head(const cli_metrics *m)
 {
     const metrics_facts *f = &m->facts;
+    char name[40];
     cli_json w;
     json_begin_line(&w);
     json_add_integer(&w, "schema", SCHEMA);
@@ -124,8 +132,8 @@ static bool write_head(const cli_metrics *m)
     json_add_integer(&w, "first_step", f->first);
     json_add_integer(&w, "time", (int64_t)time(NULL));
     json_add_string(&w, "device", f->device);
-    json_add_integer(&w, "tokens_a_step", f->step_tokens);
-    json_add_number(&w, "flops_a_token", f->flops);
+    json_add_integer(&w, named(m, "%ss_a_step", name), f->step_units);
+    json_add_number(&w, named(m, "flops_a_%s", name), f->flops > 0 ? f->flops : NAN);
     json_add_number(&w, "peak_flops", f->peak_flops > 0 ? f->peak_flops : NAN);
     return json_end_line(&w, m->lines);
 }
@@ -156,12 +164,15 @@ static bool write_line(cli_metrics *m, const cup_training_point *p, const metric
     if (isfinite(p->validation))
         m->memory_at = -1;
     const cup_memory *memory = metrics_memory(m);
-    double mfu = metrics_mfu(m, pace->tokens_per_second), speed = pace->tokens_per_second;
+    double mfu = metrics_mfu(m, pace->rate), speed = pace->rate;
     int64_t done = p->step + !isfinite(p->validation);
+    char name[40];
     cli_json w;
     begin_point(&w, p);
-    json_add_integer(&w, "tokens", done * m->facts.step_tokens);
-    json_add_number(&w, "tokens_per_second", speed > 0 ? speed : NAN);
+    if (isfinite(p->validation) && isfinite(pace->accuracy))
+        json_add_number(&w, "accuracy", pace->accuracy);
+    json_add_integer(&w, named(m, "%ss", name), done * m->facts.step_units);
+    json_add_number(&w, named(m, "%ss_per_second", name), speed > 0 ? speed : NAN);
     json_add_number(&w, "mfu", mfu > 0 ? mfu : NAN);
     json_add_integer(&w, "memory", memory->allocated);
     json_add_integer(&w, "memory_peak", memory->peak_allocated);
@@ -172,13 +183,15 @@ static bool write_line(cli_metrics *m, const cup_training_point *p, const metric
 
 static bool write_events(cli_metrics *m, const cup_training_point *p, const metrics_pace *pace)
 {
-    double mfu = metrics_mfu(m, pace->tokens_per_second);
+    double mfu = metrics_mfu(m, pace->rate);
+    char name[40];
     const events_value values[] = {
         {"loss/training", p->loss},
         {"loss/validation", p->validation},
         {"gradient_norm", p->norm},
         {"learning_rate", isfinite(p->validation) ? NAN : p->rate},
-        {"tokens_per_second", pace->tokens_per_second > 0 ? pace->tokens_per_second : NAN},
+        {"accuracy/validation", isfinite(p->validation) ? pace->accuracy : NAN},
+        {named(m, "%ss_per_second", name), pace->rate > 0 ? pace->rate : NAN},
         {"mfu", mfu > 0 ? mfu : NAN},
         {"memory_bytes", (double)metrics_memory(m)->allocated},
     };
@@ -197,14 +210,14 @@ static void fail(cli_metrics *m)
 void metrics_write(cli_metrics *m, const metrics_pace *pace)
 {
     int64_t count;
-    const cup_training_point *points = cup_trainer_points(m->facts.trainer, &count);
+    const cup_training_point *points = m->facts.points(m->facts.run, &count);
     bool fine = !m->failed;
     if (fine && !m->lines && !(fine = open_lines(m)))
         fail(m);
     for (; fine && m->written < count; m->written++) {
         const cup_training_point *p = &points[m->written];
         bool known = p->step >= m->facts.first;
-        fine = write_line(m, p, known ? pace : &(metrics_pace){0, NAN}) &&
+        fine = write_line(m, p, known ? pace : &(metrics_pace){0, NAN, NAN}) &&
                (!known || write_events(m, p, pace));
         if (!fine)
             fail(m);

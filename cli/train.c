@@ -163,15 +163,7 @@ static int train(train_run *r)
 
 static int run_with(train_run *r)
 {
-    int code = cli_report(r->c);
-    if (!code && r->given->memory_page && !cup_device_is_cuda(r->c))
-        code = cli_usage("--memory-page draws the memory of a GPU; this run is on the CPU");
-    if (!code && r->given->tune && !cup_device_is_cuda(r->c))
-        fprintf(stderr, "note: --tune measures on a GPU only; this run is on the CPU\n");
-    if (!code && r->given->offload && !cup_device_is_cuda(r->c))
-        fprintf(stderr, "note: --optimizer-offload is of a GPU; this run is on the CPU\n");
-    if (!code && cup_tuning(r->c, r->given->tune) != CUP_OK)
-        code = cli_report(r->c);
+    int code = train_check_device(r->c, r->given);
     if (!code && r->place.run.count > 1) {
         const char *record = getenv("CUP_COMM_RECORD");
         r->comm = cup_comm_new(
@@ -194,16 +186,6 @@ static int run_with(train_run *r)
     return train(r);
 }
 
-/* The page is of the moment before anything is freed. */
-static int draw_memory(train_run *r)
-{
-    if (!r->given->memory_page || !cup_device_is_cuda(r->c))
-        return CLI_OK;
-    if (cup_memory_page(r->c, r->given->memory_page) == CUP_OK)
-        return CLI_OK;
-    return cli_fail(CLI_FILE, "%s: the page of the memory was not written", r->given->memory_page);
-}
-
 /* The work of one process. */
 static int run_one(void *user)
 {
@@ -221,7 +203,7 @@ static int run_one(void *user)
                     .deterministic = r.given->deterministic, .memory_limit = r.given->memory_limit,
                     .memory_share = r.given->memory_share));
     code = run_with(&r);
-    int drawn = draw_memory(&r);
+    int drawn = train_draw_memory(r.c, r.given);
     code = code ? code : drawn;
     cup_trainer_free(r.trainer);
     cup_data_free(r.data);
@@ -318,8 +300,11 @@ const cli_verb verb_train = {
         "--task classify learns to tell images apart, from --data as cupola/images.h says: IDX "
         "files, CIFAR's, .npy, a folder with one for each class, or a CSV file. `cupola classify` "
         "asks the network. Several processes share each batch of images, batchnorms take the "
-        "statistics of the whole of it, and each has all images in memory, but with --as-needed."
-        "\n\n"
+        "statistics of the whole of it, and each has all images in memory, but with --as-needed. "
+        "--from DIR begins with the network of another run, its weights and how it was trained, on "
+        "images of its size and channels unless they are given; where the classes are others, by "
+        "their names and their order, the last layer is new. metrics.jsonl counts images in the "
+        "place of tokens, evaluations have an accuracy, and mfu is null.\n\n"
         "Progress goes to stderr; the sample that --sample asks for, and the document of --json, "
         "go to stdout.",
     .examples = "A small model of a book, as large as the device suggests:\n"

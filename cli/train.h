@@ -64,6 +64,10 @@ typedef struct train_parts {
 int train_parallel(const train_given *given, int processes, train_parts *out);
 /* Its GPU, or its share of the cores. Returns an exit code. */
 int train_find_place(const train_given *given, train_place *out);
+/* Sets up the device for what is measured of it, or says what is not there. An exit code. */
+int train_check_device(cup_context *c, const train_given *given);
+/* The page of --memory-page, of the moment before anything is freed. Returns an exit code. */
+int train_draw_memory(cup_context *c, const train_given *given);
 /* Whether a run that was started again has a checkpoint to go on from, as rank 0 sees it. */
 bool train_goes_on(cup_context *c, cup_comm *m, const train_place *place, const train_given *given);
 

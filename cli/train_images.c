@@ -4,40 +4,11 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include "cli/common/exit.h"
-#include "cli/common/json.h"
-#include "cli/common/plot.h"
-#include "cli/common/progress.h"
 #include "cli/common/signals.h"
 #include "cli/launcher.h"
-#include "cli/train.h"
-#include "cupola/cupola.h"
-
-#define DRAW_SECONDS 5
-
-typedef struct images_run {
-    const cli_call *call;
-    const train_given *given;
-    train_place place;
-    cup_context *c;
-    cup_comm *comm; /* NULL: this process alone */
-    cup_images *train, *kept;
-    cup_classification how;
-    cup_classifier *m;
-    cli_progress progress;
-    int64_t first;
-    double rate; /* images a second */
-    time_t drawn;
-    bool saved;
-} images_run;
-
-/* One of several processes speaks for all. */
-static bool speaks(const images_run *r)
-{
-    return cup_comm_rank(r->comm) == 0;
-}
+#include "cli/train_images.h"
 
 bool train_is_images(const train_given *given)
 {
@@ -48,10 +19,12 @@ bool train_is_images(const train_given *given)
 static int check_options(const cli_call *call)
 {
     static const char *const resumed[] = {
-        "task",   "data",   "out",          "resume",       "device",     "threads",
-        "steps",  "epochs", "memory-limit", "memory-share", "save-every", "evaluate-every",
-        "warmup", "lr",     "lr-end",       "deterministic", "gpus",      "processes",
-        "restarts", NULL};
+        "task",        "data",          "out",           "resume",      "device",
+        "threads",     "steps",         "epochs",        "memory-limit", "memory-share",
+        "save-every",  "evaluate-every", "warmup",       "lr",          "lr-end",
+        "decline",     "decline-steps", "deterministic", "gpus",        "processes",
+        "restarts",    "zero",          "check-every",   "save-background", "tune",
+        "tensorboard", "memory-page",   "recompute",     "optimizer-offload", NULL};
     static const char *const all[] = {
         "task",        "data",   "out",     "resume",    "overwrite",    "preset",
         "device",      "dtype",  "threads", "precision", "deterministic", "memory-limit",
@@ -60,13 +33,18 @@ static int check_options(const cli_call *call)
         "erase",       "mixup",  "label-smoothing",      "steps",        "batch",
         "lr",          "lr-end", "warmup",  "decline",   "optimizer",    "beta1",
         "beta2",       "momentum", "weight-decay",       "clip",         "evaluate-every",
-        "save-every",  "gpus",   "processes", "restarts", NULL};
+        "save-every",  "gpus",   "processes", "restarts", "from",        "accumulate",
+        "decline-steps", "ema",  "stochastic", "recompute", "zero",      "check-every",
+        "save-background", "tensorboard", "tune", "memory-page", "optimizer-offload", NULL};
     const train_given *given = call->given;
     if (given->overwrite && given->resume)
         return cli_usage("--resume goes on with a checkpoint and --overwrite replaces one; give "
                          "one of them");
     if (given->data.count > 1 || (!given->data.count && !given->resume))
         return cli_usage("--data names one folder with images, or a .csv file");
+    if (given->from && (given->preset || given->network))
+        return cli_usage("--from has a network: leave out --%s",
+                         given->preset ? "preset" : "network");
     if (given->resume)
         return call_allow(call, "--task classify --resume", resumed);
     return call_allow(call, "--task classify", all);
@@ -83,7 +61,7 @@ static int load_images(images_run *r, const char *path)
     const cup_images_options *options = CUP_OPTIONS(
         cup_images_options, .height = r->how.height, .width = r->how.width,
         .channels = r->how.channels, .skip_broken = r->how.skip_broken,
-        .as_needed = r->how.as_needed, .broken = speaks(r) ? on_broken : NULL);
+        .as_needed = r->how.as_needed, .broken = images_speaks(r) ? on_broken : NULL);
     cup_images_options kept = *options;
     r->train = cup_images_load(r->c, path, CUP_SPLIT_TRAIN, options);
     kept.height = cup_images_height(r->train);
@@ -126,24 +104,44 @@ static void apply_times(images_run *r)
     if (call_has(r->call, "lr"))
         r->how.rate_end = given->lr / 1000;
     TAKE("lr-end", rate_end, lr_end);
+    TAKE("decline-steps", decline_steps, decline_steps);
+    if (given->decline)
+        cup_decline_find(given->decline, &r->how.decline);
     if (r->how.warmup > r->how.steps / 5)
         r->how.warmup = r->how.steps / 5;
     TAKE("warmup", warmup, warmup);
     TAKE("evaluate-every", evaluate_every, evaluate_every);
     TAKE("save-every", save_every, save_every);
+    if (call_has(r->call, "check-every"))
+        r->how.check_every = given->check_every ? given->check_every : -1;
+    if (given->recompute)
+        cup_recompute_policy_find(given->recompute, &r->how.recompute);
+    r->how.background = given->save_background;
+    r->how.optimizer.offload = given->offload;
+    r->how.optimizer.split = given->zero ? r->comm : NULL;
+    r->how.optimizer.stage = (int)given->zero;
+}
+
+static int64_t steps_of(const images_run *r, double epochs)
+{
+    return (int64_t)ceil(epochs * (double)cup_images_count(r->train) /
+                         ((double)r->how.batch * (double)r->how.accumulate));
+}
+
+/* What follows from how many images a step has, where nothing else is said. */
+static void set_times(images_run *r)
+{
+    r->how.steps = steps_of(r, r->given->epochs);
+    r->how.warmup = r->how.steps / 10;
+    r->how.evaluate_every = r->how.save_every = steps_of(r, 1);
 }
 
 static void apply(images_run *r)
 {
     const train_given *given = r->given;
-    int64_t batch = r->how.batch;
     TAKE("batch", batch, batch);
-    if (batch != r->how.batch) {
-        r->how.steps = (r->how.steps * batch + r->how.batch - 1) / r->how.batch;
-        r->how.warmup = r->how.steps / 10;
-        r->how.evaluate_every = r->how.save_every =
-            (r->how.evaluate_every * batch + r->how.batch - 1) / r->how.batch;
-    }
+    TAKE("accumulate", accumulate, accumulate);
+    set_times(r);
     apply_times(r);
     TAKE("crop", augmentation.crop, crop);
     TAKE("rotate", augmentation.rotate, rotate);
@@ -159,8 +157,8 @@ static void apply(images_run *r)
     TAKE("clip", optimizer.clip, clip);
     if (given->flip)
         r->how.augmentation.flip = !strcmp(given->flip, "yes");
-    if (given->decline)
-        cup_decline_find(given->decline, &r->how.decline);
+    TAKE("ema", optimizer.average, ema);
+    TAKE("stochastic", optimizer.stochastic, stochastic);
     if (given->optimizer)
         cup_method_find(given->optimizer, &r->how.optimizer.method);
     if (given->dtype)
@@ -169,22 +167,57 @@ static void apply(images_run *r)
     r->how.seed = (uint64_t)given->seed;
 }
 
+/* The run itself looks again, when the folder is its own. */
+static int check_out(images_run *r)
+{
+    const char *out = r->given->out;
+    if (r->given->overwrite || !images_speaks(r))
+        return CLI_OK;
+    if (cup_classification_vacant(r->c, out) == CUP_OK && !metrics_vacant(out))
+        cup_fail(r->c, CUP_ARGUMENT,
+                 "%s/metrics.jsonl is not of a run; move it away, or name another --out", out);
+    return cli_report(r->c);
+}
+
+/* How the images are read: as those that the run in --from has seen. */
+static int choose_images(images_run *r, cup_classification *start)
+{
+    const train_given *given = r->given;
+    if (given->from && cup_classification_load(r->c, given->from, start, NULL) != CUP_OK)
+        return cli_report(r->c);
+    r->how.height = given->image_size ? given->image_size : start->height;
+    r->how.width = given->image_size ? given->image_size : start->width;
+    r->how.channels = given->grey ? 1 : start->channels;
+    r->how.skip_broken = given->skip_broken;
+    r->how.as_needed = given->as_needed;
+    return load_images(r, given->data.name[0]);
+}
+
+/* What another run was trained with, but for what is of its images and of its processes. */
+static void go_on_from(images_run *r, cup_classification *start)
+{
+    start->from = r->given->from;
+    start->batch =
+        start->batch < cup_images_count(r->train) ? start->batch : cup_images_count(r->train);
+    start->accumulate += start->accumulate == 0;
+    start->decline_steps = 0;
+}
+
 static int begin_new(images_run *r)
 {
     const train_given *given = r->given;
     const char *path = given->data.name[0], *name = given->preset ? given->preset : "cnn";
-    if (!given->overwrite && speaks(r) && cup_classification_vacant(r->c, given->out) != CUP_OK)
-        return cli_report(r->c);
-    r->how.height = r->how.width = given->image_size;
-    r->how.channels = given->grey;
-    r->how.skip_broken = given->skip_broken;
-    r->how.as_needed = given->as_needed;
-    int code = load_images(r, path);
+    cup_classification start = {0};
+    int code = check_out(r);
+    if (!code)
+        code = choose_images(r, &start);
     if (code)
         return code;
-    cup_classification start;
-    if (cup_classification_start(r->c, name, r->train, given->epochs, &start) != CUP_OK)
+    if (given->from)
+        go_on_from(r, &start);
+    else if (cup_classification_start(r->c, name, r->train, given->epochs, &start) != CUP_OK)
         return cli_report(r->c);
+    start.accumulate = start.accumulate ? start.accumulate : 1;
     start.height = cup_images_height(r->train);
     start.width = cup_images_width(r->train);
     start.channels = cup_images_channels(r->train);
@@ -204,8 +237,7 @@ static int begin_again(images_run *r)
         return cli_report(r->c);
     int code = load_images(r, given->data.count ? given->data.name[0] : r->how.data);
     if (!code && call_has(r->call, "epochs"))
-        r->how.steps = (int64_t)ceil(given->epochs * (double)cup_images_count(r->train) /
-                                     (double)r->how.batch);
+        r->how.steps = steps_of(r, given->epochs);
     if (!code)
         apply_times(r);
     return code;
@@ -219,73 +251,22 @@ static int make(images_run *r)
         return code;
     r->how.comm = r->comm;
     r->m = cup_classifier_new(r->c, r->train, r->kept, given->out, &r->how);
-    if (r->m && given->resume)
+    if (r->m && given->resume) {
         cup_loop_resume(cup_classifier_loop(r->m));
+        r->first = cup_loop_steps(cup_classifier_loop(r->m));
+    }
     if (r->m && given->overwrite)
         cup_loop_overwrite(cup_classifier_loop(r->m));
     return cli_report(r->c);
 }
 
-static void announce(const images_run *r)
-{
-    char text[32];
-    if (r->comm)
-        fprintf(stderr, "run      %d processes, joined by %s\n", cup_comm_count(r->comm),
-                cup_comm_backend(r->comm));
-    fprintf(stderr, "device   %s, %s\n", cup_device_text(r->c), cup_dtype_name(r->how.dtype));
-    fprintf(stderr, "images   %lld and %lld kept apart, %lld x %lld x %lld, of %lld classes\n",
-            (long long)cup_images_count(r->train), (long long)cup_images_count(r->kept),
-            (long long)cup_images_height(r->train), (long long)cup_images_width(r->train),
-            (long long)cup_images_channels(r->train), (long long)cup_images_classes(r->train));
-    fprintf(stderr, "network  %s parameters\n",
-            progress_number((double)cup_classifier_count(r->m), text));
-    if (r->first)
-        fprintf(stderr, "resumed  behind step %lld of %s\n", (long long)r->first,
-                cli_shown(r->given->out));
-}
-
-static cup_status draw(images_run *r)
-{
-    char words[200], rate[32], left[32];
-    double each = progress_rate(&r->progress);
-    int64_t count, steps = cup_loop_steps(cup_classifier_loop(r->m));
-    const cup_training_point *points = cup_loop_points(cup_classifier_loop(r->m), &count);
-    double more = (double)((r->how.steps - steps) * r->how.batch);
-    snprintf(words, sizeof words, "Step %lld of %lld, %s images/s, %s left, accuracy %.2f %%",
-             (long long)steps, (long long)r->how.steps, progress_number(each, rate),
-             progress_time(each > 0 ? more / each : 0, left),
-             100 * cup_classifier_accuracy(r->m));
-    return plot_points(r->c, points, count, r->given->out, words);
-}
-
-/* Now and then, behind a checkpoint, without which the next run would take the picture for
- * somebody else's. */
-static void draw_again(images_run *r)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    if (!r->saved || t.tv_sec < r->drawn + DRAW_SECONDS)
-        return;
-    r->drawn = t.tv_sec;
-    if (cup_error(r->c) == CUP_OK && draw(r) != CUP_OK)
-        cup_error_clear(r->c);
-}
-
 static void on_point(const cup_training_point *p, void *user)
 {
     images_run *r = user;
-    if (!speaks(r)) {
+    if (!isfinite(p->validation) || !images_speaks(r))
         signals_stake(SIGNALS_WORK);
-        return;
-    }
-    if (isfinite(p->validation)) {
-        progress_note(&r->progress, "step %lld: validation loss %.4f, accuracy %.2f %%",
-                      (long long)p->step, p->validation, 100 * cup_classifier_accuracy(r->m));
-        return;
-    }
-    signals_stake(SIGNALS_WORK);
-    progress_step(&r->progress, p->step + 1, (p->step + 1 - r->first) * r->how.batch, p->loss);
-    draw_again(r);
+    if (images_speaks(r))
+        images_report(r, p);
 }
 
 static void on_saved(int64_t steps, void *user)
@@ -300,72 +281,26 @@ static bool on_stop(void *user)
     return signals_caught() != 0;
 }
 
-static int write_document(images_run *r)
-{
-    cli_json w;
-    int64_t count, steps = cup_loop_steps(cup_classifier_loop(r->m));
-    const cup_training_point *points = cup_loop_points(cup_classifier_loop(r->m), &count);
-    double loss = NAN, validation = NAN;
-    for (int64_t i = 0; i < count; i++) {
-        loss = isfinite(points[i].loss) ? points[i].loss : loss;
-        validation = isfinite(points[i].validation) ? points[i].validation : validation;
-    }
-    json_begin(&w, "train");
-    json_add_string(&w, "device", cup_device_text(r->c));
-    json_add_string(&w, "out", r->given->out);
-    json_add_integer(&w, "parameters", cup_classifier_count(r->m));
-    json_add_integer(&w, "first_step", r->first);
-    json_add_integer(&w, "steps", steps);
-    json_add_boolean(&w, "finished", steps == r->how.steps);
-    json_add_number(&w, "images_per_second", r->rate);
-    json_add_number(&w, "loss", loss);
-    json_add_number(&w, "validation_loss", validation);
-    json_add_number(&w, "accuracy", cup_classifier_accuracy(r->m));
-    return json_end(&w);
-}
-
-static int finish(images_run *r)
-{
-    char time[32], rate[32];
-    if (!speaks(r))
-        return CLI_OK;
-    if (draw(r) != CUP_OK)
-        return cli_report(r->c);
-    fprintf(stderr, "%s at step %lld of %lld after %s, %s images/s\n",
-            signals_caught() ? "stopped" : "done",
-            (long long)cup_loop_steps(cup_classifier_loop(r->m)), (long long)r->how.steps,
-            progress_time(r->rate > 0 ? (double)r->progress.units / r->rate : 0, time),
-            progress_number(r->rate, rate));
-    if (isfinite(cup_classifier_accuracy(r->m)))
-        fprintf(stderr, "accuracy %.2f %% of the images kept apart\n",
-                100 * cup_classifier_accuracy(r->m));
-    fprintf(stderr, "%s: checkpoint, losses.csv, loss.svg and loss.html\n",
-            cli_shown(r->given->out));
-    return r->call->json ? write_document(r) : CLI_OK;
-}
-
 static int train(images_run *r)
 {
     const cup_training_hooks hooks = {
         sizeof hooks, .point = on_point, .saved = on_saved, .stop = on_stop, .user = r};
     r->saved = r->given->resume;
-    if (speaks(r))
-        progress_begin(&r->progress, stderr, "images", r->how.steps, r->first);
+    if (images_speaks(r))
+        images_begin_report(r);
     cup_status status = cup_loop_run(cup_classifier_loop(r->m), &hooks);
     signals_stake(SIGNALS_OUTPUT);
-    if (speaks(r)) {
-        progress_end(&r->progress);
-        r->rate = progress_rate(&r->progress);
-    }
+    if (images_speaks(r))
+        images_end_report(r);
     if (status != CUP_OK && status != CUP_INTERRUPTED)
         return cli_report(r->c);
-    int code = finish(r);
+    int code = images_finish(r);
     return code ? code : cli_exit_of(status);
 }
 
 static int run_with(images_run *r)
 {
-    int code = cli_report(r->c);
+    int code = train_check_device(r->c, r->given);
     if (!code && r->place.run.count > 1) {
         const char *record = getenv("CUP_COMM_RECORD");
         r->comm = cup_comm_new(
@@ -380,8 +315,8 @@ static int run_with(images_run *r)
         code = make(r);
     if (code)
         return code;
-    if (speaks(r))
-        announce(r);
+    if (images_speaks(r))
+        images_announce(r);
     return train(r);
 }
 
@@ -400,6 +335,8 @@ static int run_one(void *user)
         .threads = r.place.threads, .deterministic = r.given->deterministic,
         .memory_limit = r.given->memory_limit, .memory_share = r.given->memory_share));
     code = run_with(&r);
+    int drawn = train_draw_memory(r.c, r.given);
+    code = code ? code : drawn;
     cup_classifier_free(r.m);
     cup_images_free(r.train);
     cup_images_free(r.kept);

@@ -3,6 +3,7 @@
 
 #include "cli/common/exit.h"
 #include "cli/train.h"
+#include "cupola/cupola.h"
 
 const cli_option train_options[] = {
     {"data", FILES(train_given, data), "FILE|DIR", NULL,
@@ -15,7 +16,8 @@ const cli_option train_options[] = {
     {"out", TEXT(train_given, out), "DIR", "run",
      "folder for the checkpoint, losses.csv, metrics.jsonl, loss.svg and loss.html"},
     {"from", TEXT(train_given, from), "DIR", NULL,
-     "begin with model, weights and tokenizer of a checkpoint, or of a published GPT-2, Llama, "
+     "begin with model, weights and tokenizer of a checkpoint, for images with its network, or of "
+     "a published GPT-2, Llama, "
      "Mistral, Mixtral, Qwen 2, 3 or 3 MoE (config.json and safetensors, as Hugging Face has "
      "them); with "
      "--resume, where the model beside adapters lies now"},
@@ -249,6 +251,28 @@ int train_apply(const cli_call *call, cup_training *t)
     return cli_usage("--width %lld is not a multiple of --heads %lld; %lld would be",
                      (long long)t->model.width, (long long)t->model.heads,
                      (long long)((t->model.width / t->model.heads + 1) * t->model.heads));
+}
+
+int train_check_device(cup_context *c, const train_given *given)
+{
+    int code = cli_report(c);
+    if (code || cup_device_is_cuda(c))
+        return code || cup_tuning(c, given->tune) == CUP_OK ? code : cli_report(c);
+    if (given->memory_page)
+        return cli_usage("--memory-page draws the memory of a GPU; this run is on the CPU");
+    if (given->tune)
+        fprintf(stderr, "note: --tune measures on a GPU only; this run is on the CPU\n");
+    if (given->offload)
+        fprintf(stderr, "note: --optimizer-offload is of a GPU; this run is on the CPU\n");
+    return CLI_OK;
+}
+
+int train_draw_memory(cup_context *c, const train_given *given)
+{
+    if (!given->memory_page || !cup_device_is_cuda(c) ||
+        cup_memory_page(c, given->memory_page) == CUP_OK)
+        return CLI_OK;
+    return cli_fail(CLI_FILE, "%s: the page of the memory was not written", given->memory_page);
 }
 
 void train_note_unchecked(cup_context *c, const char *folder)

@@ -99,8 +99,13 @@ static void draw_again(train_run *r)
 
 static void write_metrics(train_run *r)
 {
-    const metrics_pace pace = {r->progress.rate, progress_left(&r->progress)};
+    const metrics_pace pace = {r->progress.rate, progress_left(&r->progress), NAN};
     metrics_write(&r->metrics, &pace);
+}
+
+static const cup_training_point *points_of(const void *run, int64_t *count)
+{
+    return cup_trainer_points(run, count);
 }
 
 void train_begin_report(train_run *r)
@@ -108,11 +113,13 @@ void train_begin_report(train_run *r)
     const cup_gpt *m = cup_trainer_model(r->trainer);
     double peak = metrics_peak(r->c, m->dtype, r->training.precision);
     const metrics_facts facts = {.c = r->c,
-                                 .trainer = r->trainer,
+                                 .points = points_of,
+                                 .run = r->trainer,
+                                 .unit = "token",
                                  .folder = r->given->out,
                                  .device = cup_device_text(r->c),
                                  .first = r->first,
-                                 .step_tokens = tokens_of(&r->training, 1),
+                                 .step_units = tokens_of(&r->training, 1),
                                  .flops = plot_flops_of_token(&m->config, m->adapters),
                                  .peak_flops = peak * cup_comm_count(r->comm),
                                  .events = r->given->tensorboard};

@@ -39,7 +39,7 @@ _cupola()
         tokenize) words=' --data --tokenizer --out --validation --text-field --shard-tokens --threads --json --color --help' ;;
         launch) words=' --processes --restarts --json --color --help' ;;
         generate) words=' --from --adapters --ema --prompt --no-echo --tokens --texts --temperature --top-k --top-p --seed --device --threads --json --color --help' ;;
-        classify) words=' --from --data --page --skip-broken --device --threads --json --color --help' ;;
+        classify) words=' --from --data --page --ema --skip-broken --device --threads --json --color --help' ;;
         export) words=' --from --out --ema --adapters --merge --part-size --device --json --color --help' ;;
         info) words=' --searched --json --color --help' ;;
         ops) words=' --json --color --help' ;;

@@ -12,6 +12,7 @@
 #ifndef CUPOLA_CLASSIFIER_H
 #define CUPOLA_CLASSIFIER_H
 
+#include "cupola/grad.h"
 #include "cupola/images.h"
 #include "cupola/loop.h"
 #include "cupola/network.h"
@@ -28,7 +29,7 @@ typedef struct cup_classification {
     int64_t height, width, channels; /* for whoever reads the images again, with skip_broken, as */
     bool skip_broken, as_needed;     /* cup_images_options has them */
     cup_dtype dtype;      /* f32 or bf16, the latter with a master copy of the weights in f32 */
-    int64_t batch, steps; /* images of a step; steps of the whole run */
+    int64_t batch, steps; /* images that are computed at once; steps of the whole run */
     int64_t warmup;       /* steps in which the learning rate rises to `rate` */
     double rate, rate_end;
     cup_decline decline;
@@ -48,6 +49,18 @@ typedef struct cup_classification {
      * evaluation; batchnorms take the statistics of the whole batch, so that the run is that of one
      * process but for rounding and for what dropout draws. See cup_loop_options for the rest. */
     cup_comm *comm;
+    int64_t accumulate;    /* such batches make one step, their gradients averaged; 0: 1 */
+    int64_t decline_steps; /* of `decline`, as cup_schedule has them */
+    int64_t check_every;   /* see cup_loop_options; with `background` not kept in checkpoints */
+    bool background;
+    /* See cup_recompute_results: NONE, NORMS or POINTWISE. A network has no blocks to be computed
+     * again. */
+    cup_recompute_policy recompute;
+    /* Folder of a checkpoint of another run, with whose weights and whose idea of how bright images
+     * are this new one begins; NULL: with new ones. The networks are alike. Where the classes are
+     * not those of that run, by their names and their order, the layers that `classes` gives their
+     * size are new. Borrowed for as long as the classifier is made, and not kept in checkpoints. */
+    const char *from;
 } cup_classification;
 
 /* What is known to work for the network of a name, see cup_network_names, so many times over the
@@ -71,6 +84,10 @@ CUP_API cup_classifier *cup_classifier_new(cup_context *c, const cup_images *tra
                                            const cup_classification *how);
 /* The network of a folder's checkpoint, to be asked. It has no loop. */
 CUP_API cup_classifier *cup_classifier_load(cup_context *c, const char *folder);
+/* The same with the moving averages of its weights, which the run kept (`average` of
+ * cup_optimizer_options), in their place; what batchnorms know of their input is as of the weights.
+ * CUP_STATE where it kept none. */
+CUP_API cup_classifier *cup_classifier_load_average(cup_context *c, const char *folder);
 CUP_API void cup_classifier_free(cup_classifier *m);
 
 /* Its loop, to be run, resumed and saved; the classifier's. NULL where there is none. */
@@ -78,6 +95,10 @@ CUP_API cup_loop *cup_classifier_loop(cup_classifier *m);
 
 /* The part of the images kept that the last evaluation told right; NaN where there was none. */
 CUP_API double cup_classifier_accuracy(const cup_classifier *m);
+
+/* What a run that began with the weights of another has from there, as a sentence that lives with
+ * the classifier; NULL where it has nothing. */
+CUP_API const char *cup_classifier_from_text(const cup_classifier *m);
 
 /* What it takes and what it tells apart; 0 and NULL for NULL. The name of a class is NULL when
  * there is none of that number. */

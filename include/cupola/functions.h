@@ -207,11 +207,17 @@ typedef struct cup_attention_blocks_options {
 CUP_API cup_tensor *cup_attention_blocks(cup_context *c, int64_t queries, int64_t keys,
                                          const cup_attention_blocks_options *options);
 
-/* x [N,C,H,W] in another height and width, one number for both, or two. Places are parts of the
- * image of equal size, whose middles are compared, or with `corners` points from its first to its
- * last, which the nearest does not heed. */
+/* x [N,C,..] of one to three sides, as images [N,C,H,W], in other sizes, one number for all sides
+ * or one for each. Places are parts of a side of equal size, whose middles are compared, or with
+ * `corners` points from its first to its last, which the nearest does not heed. */
 CUP_API cup_tensor *cup_interpolate(cup_context *c, cup_tensor *x, const int64_t *size, int count,
                                     cup_interpolation mode, bool corners);
+
+/* A learned table of positions [before + H W,width] of an image that was cut into `places` H and W,
+ * behind `before` others, for one that is cut into `size`: the others as they are, and of the rest
+ * an image that is interpolated, by the bicubic of its middles. */
+CUP_API cup_tensor *cup_interpolate_positions(cup_context *c, cup_tensor *table, int64_t before,
+                                              const int64_t *places, const int64_t *size);
 
 /* The channels of x [N,C f f,H,W] as places [N,C,H f,W f], of f from 1 on: channel c f f + i f + j
  * of the place h, w is channel c of the place h f + i, w f + j. The other function undoes it. */

@@ -64,13 +64,13 @@ static cup_tensor *scaled(const scaling *s, cup_tensor *x)
     bool wide = s->mode == CUP_INTERPOLATION_BICUBIC;
     cup_tensor *place = places_of(s), *low = cup_floor(c, place), *sum = NULL;
     cup_tensor *part = cup_sub(c, place, low);
-    const int64_t shape[] = {s->to, 1};
+    const int64_t shape[] = {s->to, 1, 1};
     for (int k = wide ? -1 : 0; k <= (wide ? 2 : 1) && x; k++) {
         cup_tensor *at = cup_clamp(c, plus(c, low, k), 0, (double)(s->from - 1));
         cup_tensor *picked = cup_index_select(c, x, cup_cast(c, at, CUP_I64), s->axis);
         cup_tensor *weight = cup_cast(c, weight_of(s, part, k), x->dtype);
         cup_tensor *term =
-            cup_mul(c, picked, cup_reshape(c, weight, s->axis == 2 ? 2 : 1, shape));
+            cup_mul(c, picked, cup_reshape(c, weight, x->ndim - s->axis, shape));
         sum = sum ? cup_add(c, sum, term) : term;
     }
     return sum;
@@ -82,24 +82,54 @@ cup_tensor *cup_interpolate(cup_context *c, cup_tensor *x, const int64_t *size, 
     static const char name[] = "interpolate";
     if (!cup__function_begin(c, name, x))
         return NULL;
-    bool good = x->ndim == 4 && cup__dtype_is_float(x->dtype) && size && count >= 1 &&
-                count <= 2 && (int)mode >= 0 && mode <= CUP_INTERPOLATION_BICUBIC;
-    for (int d = 0; good && d < 2; d++)
+    int sides = x->ndim - 2;
+    bool good = sides >= 1 && sides <= 3 && cup__dtype_is_float(x->dtype) && size &&
+                (count == 1 || count == sides) && (int)mode >= 0 &&
+                mode <= CUP_INTERPOLATION_BICUBIC;
+    for (int d = 0; good && d < sides; d++)
         good = x->shape[2 + d] >= 1 && size[d < count ? d : 0] >= 1 &&
                size[d < count ? d : 0] <= (int64_t)1 << 29;
     if (!good) {
         cup_fail(c, CUP_ARGUMENT,
-                 "%s: x must be floats [N,C,H,W] with a place or more, the size one number or two "
-                 "from 1 to 2^29, and the mode one of cup_interpolation",
+                 "%s: x must be floats [N,C,..] with one to three sides of a place or more, the "
+                 "size one number or as many, from 1 to 2^29, and the mode one of "
+                 "cup_interpolation",
                  name);
         return NULL;
     }
     cup_tensor *y = cup_dtype_size(x->dtype) == 2 ? cup_cast(c, x, CUP_F32) : x;
-    for (int d = 0; d < 2; d++) {
+    for (int d = 0; d < sides; d++) {
         const scaling s = {c, mode, corners, 2 + d, x->shape[2 + d], size[d < count ? d : 0]};
         y = scaled(&s, y);
     }
     return y && y->dtype != x->dtype ? cup_cast(c, y, x->dtype) : y;
+}
+
+cup_tensor *cup_interpolate_positions(cup_context *c, cup_tensor *table, int64_t before,
+                                      const int64_t *places, const int64_t *size)
+{
+    int64_t rows;
+    if (!cup__function_begin(c, "interpolate_positions", table))
+        return NULL;
+    if (table->ndim != 2 || !places || !size || before < 0 || places[0] < 1 || places[1] < 1 ||
+        __builtin_mul_overflow(places[0], places[1], &rows) || before > table->shape[0] ||
+        rows != table->shape[0] - before) {
+        cup_fail(c, CUP_SHAPE, "interpolate_positions: the table must be [before + H W,width], of "
+                               "places H and W from 1 on; and sizes must be given");
+        return NULL;
+    }
+    int64_t width = table->shape[1];
+    const int64_t last[] = {1, places[0], places[1], width};
+    const int64_t to_front[] = {0, 3, 1, 2}, to_end[] = {0, 2, 3, 1};
+    cup_tensor *x = cup_reshape(c, cup__part(c, table, 0, before, rows), 4, last);
+    x = cup_interpolate(c, cup_permute(c, x, to_front, 4), size, 2, CUP_INTERPOLATION_BICUBIC,
+                        false);
+    if (!x)
+        return NULL;
+    const int64_t shape[] = {size[0] * size[1], width};
+    cup_tensor *both[] = {cup__part(c, table, 0, 0, before),
+                          cup_reshape(c, cup_permute(c, x, to_end, 4), 2, shape)};
+    return cup_concat(c, both, 2, 0);
 }
 
 /* Whether x is of images of which a channel or a side is so many times another number. */

@@ -23,6 +23,7 @@ typedef struct making {
     cup_network *n;
     cup_parameters *list;
     cup__network_shape now;
+    int64_t places[2]; /* of the image that became tokens last */
     frame frames[CUP__NETWORK_DEPTH];
     int depth;
     int made[CUP__STEP_END + 1]; /* layers of each kind so far */
@@ -103,6 +104,7 @@ static cup_status make_linear(making *m, const cup__network_line *l, cup__networ
     bool last = l->count == -1;
     int64_t in = m->now.channels, out = last ? m->n->sizes.classes : l->count;
     m->now.channels = out;
+    s->sized = last;
     return cup_linear_layer_new(
         &s->as.linear, m->list, name, in, out,
         CUP_OPTIONS(cup_linear_layer_options, .no_bias = l->no_bias, .outer = last,
@@ -163,6 +165,9 @@ static cup_status make_token(making *m, const cup__network_line *l, cup__network
     const int64_t shape[] = {one ? 1 : m->now.tokens, m->now.channels};
     if (!m->now.tokens)
         return refuse(m, l, "and takes tokens");
+    for (int i = 0; i < 2; i++)
+        s->places[i] = m->places[i];
+    s->before = m->now.tokens - s->places[0] * s->places[1];
     m->now.tokens += one;
     s->tensor = cup_parameter_new(
         m->list, name, 2, shape,
@@ -182,6 +187,8 @@ static cup_status reshape(making *m, const cup__network_line *l)
         return refuse(m, l, "and takes images");
     if (l->kind == CUP__STEP_FLATTEN && s->channels > MOST_SIZE / places)
         return refuse(m, l, "which are too many");
+    m->places[0] = s->height;
+    m->places[1] = s->width;
     if (l->kind == CUP__STEP_TOKENS)
         *s = (cup__network_shape){.tokens = places, .channels = s->channels};
     else if (l->kind == CUP__STEP_FLATTEN)

@@ -53,7 +53,9 @@ typedef struct cup__network_step {
     cup__step_kind kind;
     int64_t window, stride, padding;
     bool folded;        /* a conv with the batchnorm behind it, whose tensors are the step's */
+    bool sized;         /* a linear that has as many results as there are classes */
     cup_tensor *tensor; /* of scale, classtoken and positions */
+    int64_t places[2], before; /* of positions: of the image that was made tokens, behind so many */
     union {
         cup_layer layer; /* what the others begin with */
         cup_conv2d_layer conv;
@@ -78,6 +80,12 @@ struct cup_network {
 /* Reads the description into lines, which are the caller's to be freed. */
 cup_status cup__network_read(cup_context *c, const char *text, cup__network_line **lines,
                              int *count);
+/* Whether a tensor of the network has its size from the number of classes; and the table of
+ * positions of another network of the same text, for images of any size, as it would be in the
+ * place of one of this network. NULL: the tensor is no such table. */
+bool cup__network_is_sized(const cup_network *n, const cup_tensor *t);
+cup_tensor *cup__network_positions(const cup_network *n, const cup_tensor *t,
+                                   const cup_network *from);
 /* The word of a kind of line. */
 const char *cup__network_word(cup__step_kind kind);
 

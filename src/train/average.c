@@ -1,11 +1,10 @@
 /* The moving averages of a checkpoint in the place of its weights. */
 #include <stdio.h>
-#include <string.h>
 
 #include "base/memory.h"
-#include "nn/gpt.h"
 #include "optim/average.h"
-#include "train/trainer.h"
+#include "tensor/tensor.h"
+#include "train/loop.h"
 
 /* The weights as the optimizer has them, with rows that no file has; tensors for their averages,
  * and for how many steps these have, under their names in the file. */
@@ -36,11 +35,26 @@ static cup_status take(cup_context *c, const cup_named *weights, int64_t count,
     return CUP_OK;
 }
 
-cup_status cup__gpt_take_averages(cup_context *c, const cup__checkpoint *checkpoint, cup_gpt *m,
-                                  double decay)
+/* Those of the list that an optimizer has. */
+static int64_t take_trained(const cup_parameters *list, const cup_named *named, int64_t count,
+                            cup_named *out)
+{
+    int64_t kept = 0;
+    for (int64_t i = 0; i < count; i++)
+        if (cup_parameters_find(list, named[i].name)->is_parameter)
+            out[kept++] = named[i];
+    return kept;
+}
+
+cup_status cup__take_averages(cup_context *c, const cup__checkpoint *checkpoint,
+                              cup_parameters *list, double decay)
 {
     int64_t count;
-    const cup_named *named = cup_parameters_named(cup__gpt_learned(m), &count);
+    if (decay == 0)
+        return cup__fail(&c->error, CUP_STATE,
+                         "the run of this checkpoint kept no averages of its weights; train with "
+                         "--ema");
+    const cup_named *named = cup_parameters_named(list, &count);
     cup_named *averages = cup__calloc((size_t)count + 1, sizeof *averages);
     cup_named *weights = cup__calloc((size_t)count + 1, sizeof *weights);
     char(*names)[128] = cup__calloc((size_t)count + 1, sizeof *names);
@@ -49,8 +63,8 @@ cup_status cup__gpt_take_averages(cup_context *c, const cup__checkpoint *checkpo
     if (!named || !averages || !weights || !names)
         status = cup__fail(&c->error, CUP_MEMORY, "out of host memory for averages");
     if (status == CUP_OK) {
-        memcpy(weights, named, (size_t)count * sizeof *weights);
-        status = make_tensors(c, cup__gpt_learned(m), weights, count, averages, names);
+        count = take_trained(list, named, count, weights);
+        status = make_tensors(c, list, weights, count, averages, names);
     }
     if (status == CUP_OK)
         status = cup__checkpoint_fill_some(c, checkpoint, CUP__OPTIMIZER_FILE, averages, count + 1,

@@ -8,6 +8,8 @@
 #include "tensor/context.h"
 #include "train/classifier.h"
 
+#define MOST_IMAGES ((int64_t)1 << 32) /* of a step */
+
 /* What is known to work: found on Fashion-MNIST, but for the two last, which are as published. */
 static const struct start {
     const char *name;
@@ -65,6 +67,9 @@ static const cup__field fields[] = {
     {"rate", CUP__FIELD_REAL, AT(rate), 0, 1e6, false, NULL},
     {"rate_end", CUP__FIELD_REAL, AT(rate_end), 0, 1e6, false, NULL},
     {"decline", CUP__FIELD_CHOICE, AT(decline), 0, 0, false, cup__decline_words},
+    {"decline_steps", CUP__LATER(WHOLE), AT(decline_steps), 0, 1e15, false, NULL},
+    {"accumulate", CUP__LATER(WHOLE), AT(accumulate), 0, 1 << 20, true, NULL},
+    {"recompute", CUP__LATER(CHOICE), AT(recompute), 0, 0, false, cup__recompute_words},
     CUP__OPTIMIZER_FIELDS(cup_classification, optimizer),
     {"height", CUP__FIELD_WHOLE, AT(height), 0, 65535, true, NULL},
     {"width", CUP__FIELD_WHOLE, AT(width), 0, 65535, true, NULL},
@@ -90,6 +95,16 @@ cup_status cup__classification_check(cup_context *c, cup_classification *how)
     if (how->dtype != CUP_F32 && how->dtype != CUP_BF16)
         return cup__fail(&c->error, CUP_DTYPE, "training: the dtype must be f32 or bf16, not %s",
                          cup_dtype_name(how->dtype));
+    if (how->recompute == CUP_RECOMPUTE_POLICY_BLOCK || how->recompute == CUP_RECOMPUTE_POLICY_AUTO)
+        return cup__fail(&c->error, CUP_ARGUMENT,
+                         "training: of a network for images backward computes norms or pointwise "
+                         "again, not %s",
+                         cup__recompute_words[how->recompute]);
+    how->accumulate += how->accumulate == 0;
+    if (how->accumulate > MOST_IMAGES / how->batch)
+        return cup__fail(&c->error, CUP_ARGUMENT,
+                         "training: %lld batches of %lld images are over 2^32 in a step; take less",
+                         (long long)how->accumulate, (long long)how->batch);
     if (!memchr(how->network, 0, sizeof how->network) || !memchr(how->data, 0, sizeof how->data))
         return cup__fail(&c->error, CUP_ARGUMENT,
                          "training: the description of the network has no end");

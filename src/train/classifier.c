@@ -17,11 +17,11 @@
 #define MOST_ASKED 1024 /* images that are computed at once where nobody says how many */
 
 /* Beta(a, a) with a up to 1, of uniform numbers, as Jöhnk 1964 has it. */
-static double draw_part(uint64_t seed, uint64_t step, double a)
+static double draw_part(uint64_t seed, uint64_t batch, double a)
 {
     for (uint32_t i = 0; i < 10000; i++) {
         cup__philox_words w =
-            cup__philox(seed, (uint32_t)step, (uint32_t)(step >> 32), MIXUP_KEY, i);
+            cup__philox(seed, (uint32_t)batch, (uint32_t)(batch >> 32), MIXUP_KEY, i);
         double x = pow(((double)w.at[0] + 0.5) / 4294967296.0, 1 / a);
         double y = pow(((double)w.at[1] + 0.5) / 4294967296.0, 1 / a);
         if (x + y > 0 && x + y <= 1)
@@ -34,12 +34,15 @@ static double draw_part(uint64_t seed, uint64_t step, double a)
  * have as its own: then the second part of what is made are those. */
 static cup_status write_mixture(cup_classifier *m, int64_t step, const int64_t *labels)
 {
-    int64_t rows = m->share.rows, last = m->share.parts * rows - 1;
-    float part = (float)draw_part(m->how.seed, (uint64_t)step, m->how.mixup);
-    for (int64_t i = 0; i < rows; i++)
-        m->host_others[i] = labels[last - i];
-    CUP_TRY(cup_tensor_write(m->others, m->host_others, (size_t)rows * sizeof *labels));
-    return cup_tensor_write(m->part, &part, sizeof part);
+    int64_t rows = m->share.rows, all = m->share.parts * rows, batches = m->share.batches;
+    for (int64_t k = 0; k < batches; k++) {
+        uint64_t batch = (uint64_t)(step * batches + k);
+        m->host_part[k] = (float)draw_part(m->how.seed, batch, m->how.mixup);
+        for (int64_t i = 0; i < rows; i++)
+            m->host_others[k * rows + i] = labels[(k + 1) * all - 1 - i];
+    }
+    CUP_TRY(cup_tensor_write(m->others, m->host_others, (size_t)(batches * rows) * sizeof *labels));
+    return cup_tensor_write(m->part, m->host_part, (size_t)batches * sizeof *m->host_part);
 }
 
 static size_t bytes_of(const cup_classifier *m, int64_t images)
@@ -50,11 +53,11 @@ static size_t bytes_of(const cup_classifier *m, int64_t images)
 static cup_status write_batch(cup_context *c, int64_t step, void *user)
 {
     cup_classifier *m = user;
-    int64_t rows = m->share.rows;
+    int64_t rows = m->share.batches * m->share.parts * m->share.rows;
     const uint8_t *pixels;
     const int64_t *labels;
     CUP_TRY(cup__images_ahead_get(&c->error, m->ahead, step, &pixels, &labels));
-    CUP_TRY(cup_tensor_write(m->pixels, pixels, bytes_of(m, m->share.parts * rows)));
+    CUP_TRY(cup_tensor_write(m->pixels, pixels, bytes_of(m, rows)));
     CUP_TRY(cup_tensor_write(m->labels, labels, (size_t)rows * sizeof *labels));
     return m->how.mixup > 0 ? write_mixture(m, step, labels) : CUP_OK;
 }
@@ -71,7 +74,10 @@ static cup_tensor *scores(cup_classifier *m, cup_tensor *x)
 {
     if (m->how.dtype != CUP_F32)
         x = cup_cast(m->c, x, m->how.dtype);
-    return cup_network_call(m->network, x);
+    cup_recompute_policy was = cup_recompute_results(m->c, m->how.recompute);
+    x = cup_network_call(m->network, x);
+    cup_recompute_results(m->c, was);
+    return x;
 }
 
 static cup_tensor *loss_of(cup_classifier *m, cup_tensor *scored, cup_tensor *labels)
@@ -87,29 +93,37 @@ static cup_tensor *between(cup_context *c, cup_tensor *a, cup_tensor *b, cup_ten
     return cup_add(c, a, cup_mul(c, cup_sub(c, b, a), part));
 }
 
-/* The images of a share from one on. */
-static cup_tensor *rows_of(cup_classifier *m, cup_tensor *x, int64_t first)
+/* So many of what stands along the first dimension, from one on. */
+static cup_tensor *some_of(cup_context *c, cup_tensor *x, int64_t first, int64_t count)
 {
-    const cup_network_sizes *s = &m->sizes;
-    return cup_slice(m->c, x, (int64_t[]){first, 0, 0, 0}, 4,
-                     (int64_t[]){m->share.rows, s->height, s->width, s->channels}, 4);
+    int ndim = cup_tensor_ndim(x);
+    int64_t from[CUP_MAX_DIMS] = {first}, size[CUP_MAX_DIMS] = {count};
+    if (count == cup_tensor_size(x, 0))
+        return x;
+    for (int i = 1; i < ndim; i++)
+        size[i] = cup_tensor_size(x, i);
+    return cup_slice(c, x, from, ndim, size, ndim);
 }
 
+/* Of the batches of a step each process has a share, with one loss for each batch. */
 static cup_tensor *loss_of_batch(cup_context *c, int64_t batch, void *user)
 {
     cup_classifier *m = user;
-    (void)batch; /* there is one a step, of which each process has a share */
-    cup_tensor *x = shown(m, m->pixels), *y = x;
+    int64_t rows = m->share.rows, all = m->share.parts * rows, k = batch % m->share.batches;
+    cup_tensor *x = shown(m, some_of(c, m->pixels, k * all, all)), *y = x;
+    cup_tensor *labels = some_of(c, m->labels, k * all, rows);
     if (m->how.mixup <= 0)
-        return loss_of(m, scores(m, x), m->labels);
+        return loss_of(m, scores(m, x), labels);
     if (m->share.parts > 1) {
-        x = rows_of(m, x, 0);
-        y = rows_of(m, y, m->share.rows);
+        x = some_of(c, x, 0, rows);
+        y = some_of(c, y, rows, rows);
     }
-    x = between(c, cup_flip(c, y, (int64_t[]){0}, 1), x, m->part);
+    cup_tensor *part = some_of(c, m->part, k, 1);
+    x = between(c, cup_flip(c, y, (int64_t[]){0}, 1), x, part);
     cup_tensor *scored = scores(m, x);
-    cup_tensor *own = loss_of(m, scored, m->labels), *other = loss_of(m, scored, m->others);
-    return between(c, other, own, cup_reshape(c, m->part, 0, NULL));
+    cup_tensor *own = loss_of(m, scored, labels);
+    cup_tensor *other = loss_of(m, scored, some_of(c, m->others, k * rows, rows));
+    return between(c, other, own, cup_reshape(c, part, 0, NULL));
 }
 
 /* To the sums of earlier ones, which may be NULL, the loss of some of the images kept, times their
@@ -223,7 +237,9 @@ static cup_status take_share(cup_classifier *m)
 {
     int64_t batch = m->how.batch, count = cup_comm_count(m->how.comm);
     int64_t rank = cup_comm_rank(m->how.comm), rows = batch / count;
-    m->share = (cup__images_share){.parts = count > 1 && m->how.mixup > 0 ? 2 : 1, .rows = rows};
+    m->share = (cup__images_share){.parts = count > 1 && m->how.mixup > 0 ? 2 : 1,
+                                   .rows = rows,
+                                   .batches = m->how.accumulate};
     m->share.from[0] = rank * rows;
     m->share.from[1] = batch - (rank + 1) * rows;
     if (batch % count == 0)
@@ -237,21 +253,23 @@ static cup_status take_share(cup_classifier *m)
 static cup_status make_batch(cup_classifier *m)
 {
     cup_context *c = m->c;
-    int64_t rows = m->share.rows;
-    const int64_t shape[] = {m->share.parts * rows, m->sizes.height, m->sizes.width,
-                             m->sizes.channels};
+    int64_t rows = m->share.rows, batches = m->share.batches, mixed = batches * rows;
+    int64_t all = m->share.parts * mixed;
+    const int64_t shape[] = {all, m->sizes.height, m->sizes.width, m->sizes.channels};
     m->ahead =
         cup__images_ahead_new(&c->error, m->train, &m->how, &m->share, cup_device_is_cuda(c));
     CUP_TRY(c->error.status);
-    m->host_others = cup__calloc((size_t)rows, sizeof *m->host_others);
+    m->host_others = cup__calloc((size_t)mixed, sizeof *m->host_others);
+    m->host_part = cup__calloc((size_t)batches, sizeof *m->host_part);
     if (m->kept && !cup_images_pixels(m->kept))
         m->host_kept = cup__malloc(bytes_of(m, rows));
-    if (!m->host_others || (m->kept && !cup_images_pixels(m->kept) && !m->host_kept))
+    if (!m->host_others || !m->host_part ||
+        (m->kept && !cup_images_pixels(m->kept) && !m->host_kept))
         return cup__no_memory(&c->error, "a batch of images");
     m->pixels = cup_keep(cup_tensor_new(c, CUP_U8, 4, shape));
-    m->labels = cup_keep(cup_tensor_new(c, CUP_I64, 1, &rows));
-    m->others = cup_keep(cup_tensor_new(c, CUP_I64, 1, &rows));
-    m->part = cup_keep(cup_tensor_new(c, CUP_F32, 1, (int64_t[]){1}));
+    m->labels = cup_keep(cup_tensor_new(c, CUP_I64, 1, &all));
+    m->others = cup_keep(cup_tensor_new(c, CUP_I64, 1, &mixed));
+    m->part = cup_keep(cup_tensor_new(c, CUP_F32, 1, &batches));
     return c->error.status;
 }
 
@@ -278,7 +296,7 @@ static cup_status check_kept(cup_classifier *m)
     return CUP_OK;
 }
 
-static cup_status make(cup_classifier *m, const char *folder)
+static cup_status make_loop(cup_classifier *m, const char *folder)
 {
     cup_context *c = m->c;
     const cup_classification *how = &m->how;
@@ -292,25 +310,34 @@ static cup_status make(cup_classifier *m, const char *folder)
                                                    .low = how->rate_end,
                                                    .warmup = how->warmup,
                                                    .steps = how->steps,
-                                                   .decline = how->decline},
+                                                   .decline = how->decline,
+                                                   .decline_steps = how->decline_steps},
                                       .optimizer = how->optimizer,
-                                      .accumulate = cup_comm_count(how->comm),
+                                      .accumulate = how->accumulate * cup_comm_count(how->comm),
                                       .comm = how->comm,
                                       .evaluate_every = how->evaluate_every,
                                       .save_every = how->save_every,
+                                      .check_every = how->check_every,
+                                      .background = how->background,
                                       .folder = folder,
                                       .kind = "classifier"};
+    m->loop = cup__loop_begin(c, &calls, &options, &cup__classifier_checkpoints,
+                              &(cup__loop_sharers){0});
+    return c->error.status;
+}
+
+static cup_status make(cup_classifier *m, const char *folder)
+{
+    cup_context *c = m->c;
     CUP_TRY(cup__classification_check(c, &m->how));
     CUP_TRY(take_share(m));
     CUP_TRY(check_kept(m));
     CUP_TRY(take_names(m));
-    CUP_TRY(cup_precision(c, how->precision));
-    m->loop = cup__loop_begin(c, &calls, &options, &cup__classifier_checkpoints,
-                              &(cup__loop_sharers){0});
-    CUP_TRY(c->error.status);
-    cup_seed(c, how->seed);
+    CUP_TRY(make_loop(m, folder));
+    CUP_TRY(cup_precision(c, m->how.precision));
+    cup_seed(c, m->how.seed);
     CUP_TRY(cup__classifier_make(m));
-    CUP_TRY(set_input(m));
+    CUP_TRY(m->how.from ? cup__classifier_begin(m) : set_input(m));
     CUP_TRY(cup__loop_train(m->loop, m->list));
     return make_batch(m);
 }
@@ -365,6 +392,7 @@ void cup_classifier_free(cup_classifier *m)
     cup__free(m->classes);
     cup__images_ahead_free(m->ahead);
     cup__free(m->host_others);
+    cup__free(m->host_part);
     cup__free(m->host_kept);
     cup__free(m);
 }
@@ -414,6 +442,11 @@ cup_loop *cup_classifier_loop(cup_classifier *m)
 double cup_classifier_accuracy(const cup_classifier *m)
 {
     return m ? m->accuracy : NAN;
+}
+
+const char *cup_classifier_from_text(const cup_classifier *m)
+{
+    return m && *m->taken ? m->taken : NULL;
 }
 
 int64_t cup_classifier_height(const cup_classifier *m)

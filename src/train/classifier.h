@@ -20,16 +20,26 @@ struct cup_classifier {
     cup_loop *loop;
     cup__images_ahead *ahead; /* batches for training */
     int64_t *host_others;     /* classes of the images mixed in */
+    float *host_part;
     uint8_t *host_kept;       /* a batch of those kept, where they are decoded as needed */
-    cup__images_share share;  /* of a batch, this process's */
-    cup_tensor *pixels, *labels, *others, *part; /* on the device; `part` is left to the first */
+    cup__images_share share;  /* of each batch of a step, this process's */
+    /* On the device, of all batches of a step, one behind the other; `part` is left to the first
+     * of two images of a batch that are mixed. */
+    cup_tensor *pixels, *labels, *others, *part;
     double accuracy;
+    bool resized;    /* positions from another run were for images of another size */
+    char taken[400]; /* what is from another run; "": nothing */
 };
 
 extern const cup__loop_checkpoints cup__classifier_checkpoints;
 
 /* A network for the sizes and what `how` says, with its list. */
 cup_status cup__classifier_make(cup_classifier *m);
+/* Takes the weights of the run that how.from names. */
+cup_status cup__classifier_begin(cup_classifier *m);
+/* The classifier of a folder as it was saved, with a batchnorm of its own behind each convolution,
+ * or its averages. */
+cup_classifier *cup__classifier_open(cup_context *c, const char *folder, bool average);
 /* Memory for names of sizes.classes classes, to be filled. */
 cup_status cup__classifier_name(cup_classifier *m);
 

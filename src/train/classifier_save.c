@@ -109,7 +109,7 @@ static cup_status read_classes(cup_classifier *m, const cup__checkpoint *checkpo
     return CUP_OK;
 }
 
-static cup_status load(cup_classifier *m, const cup__checkpoint *checkpoint)
+static cup_status load(cup_classifier *m, const cup__checkpoint *checkpoint, bool average)
 {
     const cup__json *json = &checkpoint->json;
     const cup__json_node *state = checkpoint->state;
@@ -125,10 +125,11 @@ static cup_status load(cup_classifier *m, const cup__checkpoint *checkpoint)
     CUP_TRY(cup__classifier_make(m));
     const cup_named *tensors = cup_parameters_named(m->list, &count);
     CUP_TRY(cup__checkpoint_fill(m->c, checkpoint, CUP__MODEL_FILE, tensors, count));
-    return cup_network_fold(m->network);
+    return average ? cup__take_averages(m->c, checkpoint, m->list, m->how.optimizer.average)
+                   : CUP_OK;
 }
 
-cup_classifier *cup_classifier_load(cup_context *c, const char *folder)
+cup_classifier *cup__classifier_open(cup_context *c, const char *folder, bool average)
 {
     cup__checkpoint checkpoint;
     if (!c || c->error.status != CUP_OK || open_folder(c, folder, &checkpoint) != CUP_OK)
@@ -140,7 +141,7 @@ cup_classifier *cup_classifier_load(cup_context *c, const char *folder)
         m->accuracy = NAN;
         m->sizes.size = sizeof m->sizes;
         cup_scope_open(c);
-        status = load(m, &checkpoint);
+        status = load(m, &checkpoint, average);
         cup_scope_return(c, NULL);
     }
     cup__checkpoint_close(&checkpoint);
@@ -148,4 +149,28 @@ cup_classifier *cup_classifier_load(cup_context *c, const char *folder)
         return m;
     cup_classifier_free(m);
     return NULL;
+}
+
+/* Ready to be asked. */
+static cup_classifier *fold(cup_classifier *m)
+{
+    if (!m)
+        return NULL;
+    cup_scope_open(m->c);
+    cup_status status = cup_network_fold(m->network);
+    cup_scope_return(m->c, NULL);
+    if (status == CUP_OK)
+        return m;
+    cup_classifier_free(m);
+    return NULL;
+}
+
+cup_classifier *cup_classifier_load(cup_context *c, const char *folder)
+{
+    return fold(cup__classifier_open(c, folder, false));
+}
+
+cup_classifier *cup_classifier_load_average(cup_context *c, const char *folder)
+{
+    return fold(cup__classifier_open(c, folder, true));
 }

@@ -28,11 +28,13 @@ struct cup__images_ahead {
 static cup_status fill(cup__images_ahead *a, cup__error *error, int slot, int64_t step)
 {
     const cup__images_share *s = &a->share;
-    for (int i = 0; i < s->parts; i++)
+    for (int64_t i = 0; i < s->batches * s->parts; i++) {
+        int64_t batch = step * s->batches + i / s->parts, at = i * s->rows;
         CUP_TRY(cup__images_batch(error, a->images, a->how->seed,
-                                  step * a->how->batch + s->from[i], s->rows,
-                                  &a->how->augmentation, a->pixels[slot] + i * s->rows * a->bytes,
-                                  a->labels[slot] + i * s->rows));
+                                  batch * a->how->batch + s->from[i % s->parts], s->rows,
+                                  &a->how->augmentation, a->pixels[slot] + at * a->bytes,
+                                  a->labels[slot] + at));
+    }
     return CUP_OK;
 }
 
@@ -68,7 +70,7 @@ cup__images_ahead *cup__images_ahead_new(cup__error *error, const cup_images *im
 {
     cup__images_ahead *a = cup__calloc(1, sizeof *a);
     size_t pixels, one = (size_t)(images->height * images->width * images->channels);
-    size_t rows = (size_t)(share->parts * share->rows);
+    size_t rows = (size_t)(share->batches * share->parts * share->rows);
     if (!a || !cup__multiply(rows, one, &pixels)) {
         cup__no_memory(error, "the batches of images");
         cup__free(a);

@@ -1,5 +1,5 @@
-/* Batches of images for training, each made by a thread while the GPU is at work on the one before.
- */
+/* Batches of images for training, those of a step made by a thread while the GPU is at work on the
+ * step before. */
 #ifndef CUP_TRAIN_IMAGES_AHEAD_H
 #define CUP_TRAIN_IMAGES_AHEAD_H
 
@@ -8,10 +8,11 @@
 
 typedef struct cup__images_ahead cup__images_ahead;
 
-/* Which images of each batch are made: `rows` from each of these places on. */
+/* Which images are made of each of the batches of a step: `rows` from each of these places on. */
 typedef struct cup__images_share {
     int parts;
     int64_t from[2], rows;
+    int64_t batches;
 } cup__images_share;
 
 /* All is borrowed. Without `threaded` each batch is made when it is asked for. NULL with an error
@@ -21,8 +22,8 @@ cup__images_ahead *cup__images_ahead_new(cup__error *error, const cup_images *im
                                          const cup__images_share *share, bool threaded);
 void cup__images_ahead_free(cup__images_ahead *a);
 
-/* The batch of a step, there until the next one is asked for; that of the step behind it is begun.
- */
+/* The batches of a step, one behind the other, there until the next ones are asked for; those of
+ * the step behind it are begun. */
 cup_status cup__images_ahead_get(cup__error *error, cup__images_ahead *a, int64_t step,
                                  const uint8_t **pixels, const int64_t **labels);
 

@@ -103,6 +103,9 @@ struct cup_loop {
     int64_t parts; /* that the step is to be captured in */
 };
 
+/* The names of cup_recompute_policy, ending with NULL. */
+extern const char *const cup__recompute_words[];
+
 /* The fields of an optimizer's options that stand at `at` in a struct. */
 #define CUP__OPTIMIZER_FIELD(type, at, name, kind, most, fixed)                                    \
     {                                                                                              \
@@ -176,6 +179,11 @@ cup_status cup__loop_own(cup_loop *loop);
 
 /* See cup_loop_vacant, of a run with these files. */
 cup_status cup__loop_vacant(cup_context *c, const char *folder, const char *const *files);
+
+/* Puts a checkpoint's moving averages, of this decay, in the place of what the list has to be
+ * trained. CUP_STATE where it has none, which a decay of 0 says. */
+cup_status cup__take_averages(cup_context *c, const cup__checkpoint *checkpoint,
+                              cup_parameters *list, double decay);
 
 /* Reads schema, kind and step of a checkpoint. */
 cup_status cup__loop_state_read(cup__error *error, const cup__checkpoint *checkpoint,

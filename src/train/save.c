@@ -128,12 +128,6 @@ static cup_gpt *load_from(cup_context *c, const cup__checkpoint *checkpoint, boo
     saved found;
     if (read_state(c, checkpoint, &found) != CUP_OK)
         return NULL;
-    double decay = found.training.optimizer.average;
-    if (average && decay == 0) {
-        cup__fail(&c->error, CUP_STATE,
-                  "the run of this checkpoint kept no averages of its weights; train with --ema");
-        return NULL;
-    }
     cup_gpt *m = cup_gpt_new(c, found.training.dtype, &found.training.model);
     int64_t count;
     cup_status status = c->error.status;
@@ -144,7 +138,8 @@ static cup_gpt *load_from(cup_context *c, const cup__checkpoint *checkpoint, boo
     if (weights)
         status = cup__checkpoint_fill(c, checkpoint, CUP__MODEL_FILE, weights, count);
     if (weights && average && status == CUP_OK)
-        status = cup__gpt_take_averages(c, checkpoint, m, decay);
+        status = cup__take_averages(c, checkpoint, cup__gpt_learned(m),
+                                    found.training.optimizer.average);
     if (weights && status == CUP_OK)
         return m;
     cup_gpt_free(m);

@@ -38,10 +38,6 @@ struct cup_trainer {
 
 extern const cup__loop_checkpoints cup__training_checkpoints;
 
-/* Puts a checkpoint's moving averages, of this decay, in the place of the weights. */
-cup_status cup__gpt_take_averages(cup_context *c, const cup__checkpoint *checkpoint, cup_gpt *m,
-                                  double decay);
-
 /* Refuses a checked training that there is no memory for; and about how many bytes one needs of a
  * host. */
 cup_status cup__training_fits(cup_context *c, const cup_training *training);

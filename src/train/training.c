@@ -71,17 +71,19 @@ const cup_preset *cup_preset_find(const char *name)
     return NULL;
 }
 
-static const char *const policies[] = {"none", "block", "norms", "auto", "pointwise", NULL};
+const char *const cup__recompute_words[] = {"none", "block",     "norms",
+                                           "auto", "pointwise", NULL};
 
 const char *cup_recompute_policy_name(cup_recompute_policy policy)
 {
-    return (int)policy >= 0 && policy <= CUP_RECOMPUTE_POLICY_POINTWISE ? policies[policy] : "?";
+    bool known = (int)policy >= 0 && policy <= CUP_RECOMPUTE_POLICY_POINTWISE;
+    return known ? cup__recompute_words[policy] : "?";
 }
 
 bool cup_recompute_policy_find(const char *name, cup_recompute_policy *out)
 {
-    for (int i = 0; name && policies[i]; i++)
-        if (!strcmp(name, policies[i])) {
+    for (int i = 0; name && cup__recompute_words[i]; i++)
+        if (!strcmp(name, cup__recompute_words[i])) {
             *out = (cup_recompute_policy)i;
             return true;
         }
@@ -102,7 +104,7 @@ static const cup__field fields[] = {
     {"evaluate_texts", CUP__FIELD_WHOLE, AT(evaluate_texts), 0, 1e15, false, NULL},
     {"save_every", CUP__FIELD_WHOLE, AT(save_every), 0, 1e15, false, NULL},
     {"recompute", (cup__field_kind)(CUP__FIELD_CHOICE | CUP__FIELD_FLAG_ONCE), AT(recompute), 0, 0,
-     false, policies},
+     false, cup__recompute_words},
     {"recompute_blocks", CUP__LATER(WHOLE), AT(recompute_blocks), 0, 1e6, false, NULL},
     {"logits_most", CUP__FIELD_WHOLE, AT(logits_most), 0, 1e15, false, NULL},
     {"decline", CUP__LATER(CHOICE), AT(decline), 0, 0, false, cup__decline_words},

@@ -64,6 +64,26 @@ TEST(classify_whole_way)
     EXPECT_CONTAINS(out, "missing.png");
 }
 
+/* Holds the losses of two runs to each other. */
+static void expect_alike(const char *folder, const char *one, const char *other, int least)
+{
+    EXPECT_INT(test_command(out, sizeof out,
+                            "cd '%s' && cut -d, -f1-2 %s/losses.csv >a && cut -d, -f1-2 "
+                            "%s/losses.csv >b && wc -l <a && paste -d, a b", folder, one, other),
+               0);
+    const char *line = strchr(out, '\n');
+    int lines = 0;
+    for (; line && *++line; line = strchr(line, '\n')) {
+        double step[2], loss[2];
+        if (sscanf(line, "%lf,%lf,%lf,%lf", &step[0], &loss[0], &step[1], &loss[1]) != 4)
+            continue;
+        EXPECT(step[0] == step[1]);
+        EXPECT_NEAR(loss[0], loss[1], 2e-4);
+        lines++;
+    }
+    EXPECT(lines >= least);
+}
+
 /* Two processes learn what one does, and another number of them goes on from their checkpoint. */
 TEST(classify_trains_by_several_processes)
 {
@@ -75,21 +95,66 @@ TEST(classify_trains_by_several_processes)
     EXPECT_INT(cupola(folder, TINY "--data . --network net.txt --steps 6 --out s"), 0);
     EXPECT_INT(cupola(folder, "train --task classify --device cpu --out s --resume --steps 8 "
                               "--processes 2"), 0);
-    EXPECT_INT(test_command(out, sizeof out,
-                            "cd '%s' && cut -d, -f1-2 r/losses.csv >a && cut -d, -f1-2 "
-                            "s/losses.csv >b && wc -l <a && paste -d, a b", folder), 0);
-    const char *line = strchr(out, '\n');
-    int lines = 0;
-    for (; line && *++line; line = strchr(line, '\n')) {
-        double step[2], loss[2];
-        if (sscanf(line, "%lf,%lf,%lf,%lf", &step[0], &loss[0], &step[1], &loss[1]) != 4)
-            continue;
-        EXPECT(step[0] == step[1]);
-        EXPECT_NEAR(loss[0], loss[1], 2e-4);
-        lines++;
-    }
-    EXPECT(lines >= 8);
+    expect_alike(folder, "r", "s", 8);
     EXPECT_INT(cupola(folder, TINY "--data . --network net.txt --out t --processes 3"), 2);
+}
+
+/* What the training of a GPT takes, that of a network for images does; and its metrics. */
+TEST(classify_takes_what_training_has)
+{
+    const char *folder = work_folder();
+    EXPECT_INT(cupola(folder, TINY "--data . --network net.txt --steps 8 --accumulate 2 --ema 0.9 "
+                                   "--recompute pointwise --decline-steps 3 --save-background "
+                                   "--save-every 3 --tensorboard --tune --out r"), 0);
+    EXPECT_CONTAINS(out, "--tune measures on a GPU only");
+    EXPECT_INT(cupola(folder, "train --task classify --device cpu --out r --resume --steps 12"), 0);
+    EXPECT_INT(cupola(folder, "classify --from r --device cpu --data . --ema"), 0);
+    EXPECT_CONTAINS(out, "40 images: top-1");
+    EXPECT_INT(test_command(out, sizeof out,
+                            "cd '%s/r' && ls && grep -c rate metrics.jsonl && cat metrics.jsonl",
+                            folder), 0);
+    EXPECT_CONTAINS(out, "events.out.tfevents");
+    EXPECT_CONTAINS(out, "\n12\n");
+    EXPECT_CONTAINS(out, "\"images_a_step\": 40, \"flops_a_image\": null");
+    EXPECT_CONTAINS(out, "\"images\": 480, \"images_per_second\": ");
+    EXPECT_CONTAINS(out, "\"accuracy\": ");
+    EXPECT_INT(cupola(folder, TINY "--data . --network net.txt --steps 2 --stochastic --dtype bf16 "
+                                   "--out s"), 0);
+    EXPECT_INT(cupola(folder, "classify --from s --device cpu --data . --ema"), 1);
+    EXPECT_CONTAINS(out, "train with --ema");
+}
+
+/* Processes keep shares of what the optimizer knows, and another number of them goes on. */
+TEST(classify_shares_states)
+{
+    const char *folder = work_folder();
+    for (int stage = 1; stage <= 3; stage++) {
+        char words[300];
+        snprintf(words, sizeof words,
+                 TINY "--data . --network net.txt --steps 4 --accumulate 2 --check-every 2 "
+                      "--processes 2 --out z%d --zero %d", stage, stage);
+        EXPECT_INT(cupola(folder, words), 0);
+    }
+    expect_alike(folder, "z1", "z2", 4);
+    expect_alike(folder, "z1", "z3", 4);
+    EXPECT_INT(cupola(folder, "train --task classify --device cpu --out z3 --resume --steps 6"), 0);
+}
+
+/* One run begins with the network of another, of the same classes or of others. */
+TEST(classify_begins_with_another)
+{
+    const char *folder = work_folder();
+    EXPECT_INT(cupola(folder, TINY "--data . --network net.txt --steps 30 --lr 0.01 --out r"), 0);
+    EXPECT_INT(cupola(folder, "train --task classify --device cpu --from r --data . --steps 3 "
+                              "--out s"), 0);
+    EXPECT_CONTAINS(out, "begins   with the weights of r\n");
+    EXPECT_INT(cupola(folder, "train --task classify --device cpu --from r --data . --image-size 6 "
+                              "--out u"), 2);
+    EXPECT_CONTAINS(out, "has another linear1.weight, or none");
+    EXPECT_INT(test_command(out, sizeof out, "rm '%s/classes.txt'", folder), 0);
+    EXPECT_INT(cupola(folder, "train --task classify --device cpu --from r --data . --steps 3 "
+                              "--out t"), 0);
+    EXPECT_CONTAINS(out, "r; a new last layer for the 3 classes, which are others");
 }
 
 TEST(classify_refused)
@@ -103,6 +168,10 @@ TEST(classify_refused)
                  {TINY "--data . --preset char", 2, "\"char\" is no network"},
                  {TINY "--data . --layers 3", 2, "--layers does nothing with --task classify"},
                  {TINY "--data . --out r --resume --flip no", 2, "--flip does nothing"},
+                 {TINY "--data . --from r --preset cnn", 2, "leave out --preset"},
+                 {TINY "--data . --from nowhere", 5, "nowhere"},
+                 {TINY "--data . --recompute", 2, "norms or pointwise again, not block"},
+                 {TINY "--data . --memory-page m.html", 2, "of a GPU; this run is on the CPU"},
                  {TINY "--data nowhere", 5, "nowhere"},
                  {TINY "--data . --network nowhere", 5, "nowhere"},
                  {TINY "--data . --network classes.txt", 5, "line 1 of the network"},

@@ -239,6 +239,60 @@ TEST(gpu_function_interpolate)
     check_interpolate("cuda");
 }
 
+/* Images whose rows, or planes, are alike are lines, along the sides that change. */
+TEST(function_interpolate_other_sides)
+{
+    static const cup_interpolation modes[] = {CUP_INTERPOLATION_NEAREST, CUP_INTERPOLATION_BILINEAR,
+                                              CUP_INTERPOLATION_BICUBIC};
+    cup_context *c = device("cpu");
+    cup_tensor *line = cup_normal(c, CUP_F32, 3, (int64_t[]){2, 3, 5}, 0, 1);
+    const int64_t one[] = {2, 3, 1, 5}, wide[] = {4, 8}, deep[] = {3, 4, 8};
+    cup_tensor *image = cup_broadcast(c, cup_reshape(c, line, 4, one), 4, (int64_t[]){2, 3, 4, 5});
+    cup_tensor *solid = cup_broadcast(c, cup_reshape(c, image, 5, (int64_t[]){2, 3, 1, 4, 5}), 5,
+                                      (int64_t[]){2, 3, 3, 4, 5});
+    for (int i = 0; i < 6; i++) {
+        cup_tensor *a = cup_interpolate(c, line, (int64_t[]){8}, 1, modes[i / 2], i % 2);
+        cup_tensor *b = cup_interpolate(c, image, wide, 2, modes[i / 2], i % 2);
+        cup_tensor *d = cup_interpolate(c, solid, deep, 3, modes[i / 2], i % 2);
+        float x[48], y[192], z[576];
+        EXPECT_INT(cup_tensor_read(a, x, sizeof x), CUP_OK);
+        EXPECT_INT(cup_tensor_read(b, y, sizeof y), CUP_OK);
+        EXPECT_INT(cup_tensor_read(d, z, sizeof z), CUP_OK);
+        for (int k = 0; k < 576; k++) {
+            int n = k / 96, at = k % 8;
+            EXPECT_NEAR(z[k], x[n * 8 + at], 1e-5);
+            EXPECT_NEAR(y[n * 32 + k % 32], x[n * 8 + at], 1e-5);
+        }
+    }
+    cup_context_free(c);
+}
+
+/* Positions of as many places are as they were; others are those of the image they make. */
+TEST(function_interpolate_positions)
+{
+    cup_context *c = device("cpu");
+    cup_tensor *table = cup_normal(c, CUP_F32, 2, (int64_t[]){7, 2}, 0, 1);
+    float x[14], y[26];
+    cup_tensor_read(table, x, sizeof x);
+    const int64_t places[] = {2, 3}, size[] = {4, 3};
+    cup_tensor_read(cup_interpolate_positions(c, table, 1, places, places), y, sizeof x);
+    for (int i = 0; i < 14; i++)
+        EXPECT_NEAR(y[i], x[i], 1e-6);
+    cup_tensor_read(cup_interpolate_positions(c, table, 1, places, size), y, sizeof y);
+    EXPECT_TEXT(cup_error_text(c), "");
+    EXPECT(y[0] == x[0] && y[1] == x[1]);
+    /* The first middle is a quarter before that of the first row: weights of the bicubic there. */
+    double w[2] = {0, 0}, d[] = {1.75, 0.75, 0.25, 1.25};
+    for (int k = 0; k < 4; k++) {
+        double t = d[k];
+        w[k == 3] += t <= 1 ? (1.25 * t - 2.25) * t * t + 1
+                            : ((-0.75 * t + 3.75) * t - 6) * t + 3;
+    }
+    for (int i = 2; i < 8; i++)
+        EXPECT_NEAR(y[i], w[0] * x[i] + w[1] * x[i + 6], 1e-5);
+    cup_context_free(c);
+}
+
 static void expect_refused(cup_context *c, cup_tensor *y, const char *words)
 {
     EXPECT(!y);
@@ -259,8 +313,13 @@ TEST(function_pool_refusals)
     expect_refused(c, cup_local_response_norm(c, x, 0, 1, 1, 1), "0 channels");
     expect_refused(c, cup_searchsorted(c, x, cup_zeros(c, CUP_F32, 1, (int64_t[]){2}), false),
                    "leading dimensions");
-    expect_refused(c, cup_interpolate(c, x, (int64_t[]){2}, 1, CUP_INTERPOLATION_NEAREST, false),
-                   "floats [N,C,H,W]");
+    cup_tensor *flat = cup_zeros(c, CUP_F32, 2, (int64_t[]){5, 4});
+    expect_refused(c, cup_interpolate(c, flat, (int64_t[]){2}, 1, CUP_INTERPOLATION_NEAREST, false),
+                   "floats [N,C,..]");
+    expect_refused(c, cup_interpolate(c, x, (int64_t[]){2, 2}, 2, CUP_INTERPOLATION_NEAREST, false),
+                   "one number or as many");
+    expect_refused(c, cup_interpolate_positions(c, flat, 2, (int64_t[]){2, 2}, (int64_t[]){3, 3}),
+                   "[before + H W,width]");
     expect_refused(c, cup_embedding_bag(c, x, x, x, false), "ids must be [n]");
     cup_context_free(c);
 }

@@ -117,10 +117,29 @@ CUP_API cup_status cup_comm_send(cup_comm *m, cup_tensor *from, int to_rank);
 CUP_API cup_status cup_comm_receive(cup_comm *m, cup_tensor *to, int from_rank);
 
 /* The same as new tensors, with gradients: those of the sum of the losses of all processes, which
- * must go backward together. Where all compute one loss, each divides it by their number.
+ * must go backward together. Where all compute one loss, each divides it by their number. So x
+ * needs a gradient on all or on none of them, and each loss depends on the result, if only by a
+ * product with 0. x has the same shape and dtype everywhere, and so has the result where nothing
+ * else is said.
  *
  * The sum of all processes' tensors; the gradient is the sum of all gradients. */
 CUP_API cup_tensor *cup_comm_sum(cup_comm *m, cup_tensor *x);
+
+/* Their mean, of floats only; the gradient is the mean of all gradients. */
+CUP_API cup_tensor *cup_comm_mean(cup_comm *m, cup_tensor *x);
+
+/* The smallest and the largest of the processes' elements. The sum of all gradients of an element
+ * goes to the process that has it; several share it equally. */
+CUP_API cup_tensor *cup_comm_min(cup_comm *m, cup_tensor *x);
+CUP_API cup_tensor *cup_comm_max(cup_comm *m, cup_tensor *x);
+
+/* On all what process `root` has; of the others' x only shape and dtype count. The sum of all
+ * gradients goes to root, and zeros to the others. */
+CUP_API cup_tensor *cup_comm_spread(cup_comm *m, cup_tensor *x, int root);
+
+/* On process `to_rank` what process `from_rank`, another one, has, and zeros on all others. Both
+ * call it at least, and only they communicate. The gradient goes back the other way. */
+CUP_API cup_tensor *cup_comm_pass(cup_comm *m, cup_tensor *x, int from_rank, int to_rank);
 
 /* What all have, one behind the other along the first dimension; and the part of the sum that has
  * this process's number, parts being along the first dimension. The gradient of the one is the

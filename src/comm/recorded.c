@@ -4,13 +4,22 @@
 #include "cuda/dry.h"
 #include "cupola/grad.h"
 #include "cupola/ops.h"
+#include "dispatch/op.h"
+
+/* Of an operation in which some process is another than the rest; it begins as those do in which
+ * all are alike, with the communicator. */
+typedef struct ends {
+    cup_comm *m;
+    int from, to;
+} ends;
 
 static cup_comm *comm_of(const void *attributes)
 {
     return *(cup_comm *const *)attributes;
 }
 
-static cup_tensor *record(cup_comm *m, const cup_custom_op *op, cup_tensor *x)
+static cup_tensor *record(cup_comm *m, const cup_custom_op *op, cup_tensor *x,
+                          const void *attributes)
 {
     cup_tensor *y = NULL;
     if (!m || !x || m->c->error.status != CUP_OK)
@@ -20,7 +29,7 @@ static cup_tensor *record(cup_comm *m, const cup_custom_op *op, cup_tensor *x)
                   "%s: the tensor belongs to another context than the communicator", op->name);
         return NULL;
     }
-    cup_custom(m->c, op, &x, 1, &m, &y);
+    cup_custom(m->c, op, &x, 1, attributes, &y);
     return y;
 }
 
@@ -45,15 +54,20 @@ static cup_status check_rows(cup_comm *m, const char *name, const cup_tensor *x,
                      name, cup__tensor_text(x, text), m->count);
 }
 
+static cup_status combine(cup_context *c, cup_tensor *x, const void *attributes, cup_combine how,
+                          cup_tensor **out)
+{
+    *out = cup_copy(c, x);
+    if (cup__device_is_dry(c->device))
+        return c->error.status;
+    return *out ? cup_comm_all_reduce(comm_of(attributes), out, 1, how) : c->error.status;
+}
+
 static cup_status sum_forward(cup_context *c, cup_tensor *const *in, int count,
                               const void *attributes, cup_tensor **out)
 {
     (void)count;
-    out[0] = cup_copy(c, in[0]);
-    if (cup__device_is_dry(c->device))
-        return c->error.status;
-    return out[0] ? cup_comm_all_reduce(comm_of(attributes), out, 1, CUP_COMBINE_SUM)
-                  : c->error.status;
+    return combine(c, in[0], attributes, CUP_COMBINE_SUM, out);
 }
 
 static cup_status sum_backward(cup_context *c, const cup_custom_grad *g)
@@ -72,7 +86,89 @@ static const cup_custom_op sum = {.size = sizeof sum,
 
 cup_tensor *cup_comm_sum(cup_comm *m, cup_tensor *x)
 {
-    return record(m, &sum, x);
+    return record(m, &sum, x, &m);
+}
+
+static cup_status mean_forward(cup_context *c, cup_tensor *const *in, int count,
+                               const void *attributes, cup_tensor **out)
+{
+    (void)count;
+    return combine(c, in[0], attributes, CUP_COMBINE_MEAN, out);
+}
+
+static cup_status mean_backward(cup_context *c, const cup_custom_grad *g)
+{
+    g->d_inputs[0] = cup_comm_mean(comm_of(g->attributes), g->d_outputs[0]);
+    return c->error.status;
+}
+
+static const cup_custom_op mean = {.size = sizeof mean,
+                                   .name = "comm_mean",
+                                   .output_count = 1,
+                                   .attributes_size = sizeof(cup_comm *),
+                                   .forward = mean_forward,
+                                   .backward = mean_backward,
+                                   .second_derivatives = true};
+
+cup_tensor *cup_comm_mean(cup_comm *m, cup_tensor *x)
+{
+    return record(m, &mean, x, &m);
+}
+
+static cup_status min_forward(cup_context *c, cup_tensor *const *in, int count,
+                              const void *attributes, cup_tensor **out)
+{
+    (void)count;
+    return combine(c, in[0], attributes, CUP_COMBINE_MIN, out);
+}
+
+static cup_status max_forward(cup_context *c, cup_tensor *const *in, int count,
+                              const void *attributes, cup_tensor **out)
+{
+    (void)count;
+    return combine(c, in[0], attributes, CUP_COMBINE_MAX, out);
+}
+
+/* Processes that have the same extreme value share its gradient, as elements do in cup_max. */
+static cup_status extreme_backward(cup_context *c, const cup_custom_grad *g)
+{
+    cup_comm *m = comm_of(g->attributes);
+    cup_tensor *dy = cup_comm_sum(m, g->d_outputs[0]);
+    cup_tensor *is = cup_equal(c, g->inputs[0], g->outputs[0]), *zero = cup__number(c, dy, 0);
+    cup_tensor *n = cup_where(c, is, cup__number(c, dy, 1), zero);
+    n = n ? cup_comm_sum(m, n) : NULL;
+    g->d_inputs[0] = cup_where(c, is, cup_div(c, dy, n), zero);
+    return c->error.status;
+}
+
+static const cup_custom_op min = {.size = sizeof min,
+                                  .name = "comm_min",
+                                  .output_count = 1,
+                                  .saves_inputs = 1,
+                                  .saves_outputs = 1,
+                                  .attributes_size = sizeof(cup_comm *),
+                                  .forward = min_forward,
+                                  .backward = extreme_backward,
+                                  .second_derivatives = true};
+
+static const cup_custom_op max = {.size = sizeof max,
+                                  .name = "comm_max",
+                                  .output_count = 1,
+                                  .saves_inputs = 1,
+                                  .saves_outputs = 1,
+                                  .attributes_size = sizeof(cup_comm *),
+                                  .forward = max_forward,
+                                  .backward = extreme_backward,
+                                  .second_derivatives = true};
+
+cup_tensor *cup_comm_min(cup_comm *m, cup_tensor *x)
+{
+    return record(m, &min, x, &m);
+}
+
+cup_tensor *cup_comm_max(cup_comm *m, cup_tensor *x)
+{
+    return record(m, &max, x, &m);
 }
 
 static cup_status gather_forward(cup_context *c, cup_tensor *const *in, int count,
@@ -102,7 +198,7 @@ static const cup_custom_op gather = {.size = sizeof gather,
 
 cup_tensor *cup_comm_gather(cup_comm *m, cup_tensor *x)
 {
-    return record(m, &gather, x);
+    return record(m, &gather, x, &m);
 }
 
 static cup_status scatter_forward(cup_context *c, cup_tensor *const *in, int count,
@@ -132,7 +228,7 @@ static const cup_custom_op scatter = {.size = sizeof scatter,
 
 cup_tensor *cup_comm_sum_scatter(cup_comm *m, cup_tensor *x)
 {
-    return record(m, &scatter, x);
+    return record(m, &scatter, x, &m);
 }
 
 static cup_status exchange_forward(cup_context *c, cup_tensor *const *in, int count,
@@ -162,5 +258,100 @@ static const cup_custom_op exchange = {.size = sizeof exchange,
 
 cup_tensor *cup_comm_exchange(cup_comm *m, cup_tensor *x)
 {
-    return record(m, &exchange, x);
+    return record(m, &exchange, x, &m);
+}
+
+/* The sum of all, at one of them, and zeros elsewhere. */
+static cup_status collect_forward(cup_context *c, cup_tensor *const *in, int count,
+                                  const void *attributes, cup_tensor **out)
+{
+    const ends *e = attributes;
+    (void)count;
+    CUP_TRY(combine(c, in[0], attributes, CUP_COMBINE_SUM, out));
+    if (e->m->rank != e->from)
+        out[0] = cup_zeros(c, in[0]->dtype, in[0]->ndim, in[0]->shape);
+    return c->error.status;
+}
+
+static cup_status collect_backward(cup_context *c, const cup_custom_grad *g)
+{
+    const ends *e = g->attributes;
+    g->d_inputs[0] = cup_comm_spread(e->m, g->d_outputs[0], e->from);
+    return c->error.status;
+}
+
+static const cup_custom_op collect = {.size = sizeof collect,
+                                      .name = "comm_spread",
+                                      .output_count = 1,
+                                      .attributes_size = sizeof(ends),
+                                      .forward = collect_forward,
+                                      .backward = collect_backward,
+                                      .second_derivatives = true};
+
+static cup_status spread_forward(cup_context *c, cup_tensor *const *in, int count,
+                                 const void *attributes, cup_tensor **out)
+{
+    const ends *e = attributes;
+    (void)count;
+    out[0] = cup_copy(c, in[0]);
+    return out[0] ? cup_comm_broadcast(e->m, out, 1, e->from) : c->error.status;
+}
+
+static cup_status spread_backward(cup_context *c, const cup_custom_grad *g)
+{
+    const ends *e = g->attributes;
+    g->d_inputs[0] = record(e->m, &collect, g->d_outputs[0], e);
+    return c->error.status;
+}
+
+static const cup_custom_op spread = {.size = sizeof spread,
+                                     .name = "comm_spread",
+                                     .output_count = 1,
+                                     .attributes_size = sizeof(ends),
+                                     .forward = spread_forward,
+                                     .backward = spread_backward,
+                                     .second_derivatives = true};
+
+cup_tensor *cup_comm_spread(cup_comm *m, cup_tensor *x, int root)
+{
+    return record(m, &spread, x, &(ends){m, root, root});
+}
+
+static cup_status pass_forward(cup_context *c, cup_tensor *const *in, int count,
+                               const void *attributes, cup_tensor **out)
+{
+    const ends *e = attributes;
+    (void)count;
+    if (e->from < 0 || e->from >= e->m->count || e->to < 0 || e->to >= e->m->count ||
+        e->from == e->to)
+        return cup__fail(&c->error, CUP_ARGUMENT,
+                         "comm_pass: from process %d to %d of %d; give two of them", e->from, e->to,
+                         e->m->count);
+    if (e->m->rank == e->from) {
+        cup_tensor *x = cup_copy(c, in[0]);
+        CUP_TRY(x ? cup_comm_send(e->m, x, e->to) : c->error.status);
+    }
+    out[0] = cup_zeros(c, in[0]->dtype, in[0]->ndim, in[0]->shape);
+    return out[0] && e->m->rank == e->to ? cup_comm_receive(e->m, out[0], e->from)
+                                         : c->error.status;
+}
+
+static cup_status pass_backward(cup_context *c, const cup_custom_grad *g)
+{
+    const ends *e = g->attributes;
+    g->d_inputs[0] = cup_comm_pass(e->m, g->d_outputs[0], e->to, e->from);
+    return c->error.status;
+}
+
+static const cup_custom_op pass = {.size = sizeof pass,
+                                   .name = "comm_pass",
+                                   .output_count = 1,
+                                   .attributes_size = sizeof(ends),
+                                   .forward = pass_forward,
+                                   .backward = pass_backward,
+                                   .second_derivatives = true};
+
+cup_tensor *cup_comm_pass(cup_comm *m, cup_tensor *x, int from_rank, int to_rank)
+{
+    return record(m, &pass, x, &(ends){m, from_rank, to_rank});
 }

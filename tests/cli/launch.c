@@ -357,31 +357,3 @@ TEST(launch_train_with_split_states)
     EXPECT_INT(train(folder, "--steps 4 --processes 2 --zero 1 --ema 0.9 --out no"), 1);
     EXPECT_CONTAINS(out, "averages of parameters are not kept by several processes");
 }
-
-/* Two network namespaces, and the line between them goes down. */
-TEST(launch_train_names_who_is_cut_off)
-{
-    const char *folder = work_folder();
-    int code = test_command(
-        out, sizeof out,
-        "cd '%s'; a=cupa$$ b=cupb$$; ip netns add $a && ip netns add $b && "
-        "ip link add v$a netns $a type veth peer name v$b netns $b && "
-        "ip -n $a addr add 10.99.0.1/24 dev v$a && ip -n $b addr add 10.99.0.2/24 dev v$b && "
-        "ip -n $a link set v$a up && ip -n $b link set v$b up || { "
-        "ip netns del $a; ip netns del $b; exit 77; }; "
-        "export CUP_RANKS=2 CUP_ADDRESS=10.99.0.1:29500 CUP_COMM_SILENCE=2; "
-        "run() { CUP_RANK=$1 ip netns exec $2 '%s' train --data text.txt " TINY
-        "--steps 1000000 --save-every 10 --out run >$1.log 2>&1; echo rank $1: $?; }; "
-        "run 0 $a & run 1 $b & "
-        "i=0; while [ ! -f run/state.json ] && [ $i -lt 1000 ]; do sleep 0.02; i=$((i+1)); done; "
-        "ip -n $a link set v$a down; wait; ip netns del $a; ip netns del $b; tail -n 1 ?.log",
-        folder, command());
-    if (code == 77)
-        test_skip("no network namespaces can be made here");
-    EXPECT_INT(code, 0);
-    EXPECT_CONTAINS(out, "rank 0: 6");
-    EXPECT_CONTAINS(out, "rank 1: 6");
-    EXPECT_CONTAINS(out, "rank 0 (process ");
-    EXPECT_CONTAINS(out, "rank 1 (process ");
-    EXPECT_CONTAINS(out, "has given no sign of life for 2 s: it was stopped, or the network is");
-}

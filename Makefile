@@ -199,6 +199,7 @@ ASAN_RANDOM := attention attention_grad attention_lse conv2d conv2d_join conv2d_
     conv2d_weight_grad scaled_attention scaled_conv2d scaled_matmul scaled_grouped_matmul \
     linear_int4 linear_quantize linear_dropout linear_swiglu linear_silu linear_weight_grad
 ASAN_K := -gradient_attention -gradient_conv -deterministic_ops -examples_run -bpe_cache -ends_soon \
+    -launchers_ -meets_a_full_disk_ -deterministic_runs_of -equal_losses \
     -survives_kills -survives_a_stop -killed_at_any -names_who_is_slow -training_says_what_experts \
     -parallel_experts_that_all_have -parallel_experts_with_split -parallel_experts_beside \
     -parallel_texts_in_parts_beside -parallel_texts_in_parts_drop -parallel_parts_drop \
@@ -213,7 +214,7 @@ asan: ## the tests under AddressSanitizer and UndefinedBehaviorSanitizer
 # at each of forty operations, or of one of several processes, show no more of threads than others do.
 TSAN_K := op_gelu op_sum op_layernorm op_softmax_grad op_linear_relu op_adamw tensor_ cuda_ cache_ \
     kernels_t pool_random bpe_ data_ train threads_ -killed_at_any -survives_kills -ends_soon \
-    -bpe_cache -training_says_what -names_who_is_slow
+    -bpe_cache -training_says_what -names_who_is_slow -meets_a_full_disk_
 tsan: export CK_TIMEOUT_MULTIPLIER := 20
 # OpenBLAS has threads of its own when a test forks, and mends itself in the child.
 tsan: export TSAN_OPTIONS := die_after_fork=0

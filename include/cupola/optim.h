@@ -101,8 +101,8 @@ CUP_API int64_t cup_optimizer_skipped(cup_optimizer *o);
 
 /* Puts the moving averages in the place of the parameters, to evaluate or to save them, or the
  * parameters back as they were; meanwhile no step can be taken. Before the first step the averages
- * are the parameters. CUP_STATE where no averages are kept, CUP_UNSUPPORTED where other processes
- * have some of them. */
+ * are the parameters. CUP_STATE where no averages are kept. With `split` all its processes call it,
+ * and all see the averages. */
 CUP_API cup_status cup_optimizer_show_average(cup_optimizer *o, bool on);
 
 /* All that the optimizer remembers, as tensors to save and to fill again: "NAME.first",

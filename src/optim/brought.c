@@ -166,15 +166,21 @@ void cup__split_let_go(cup_optimizer *o)
             let_go(b, &b->units[i]);
 }
 
+void cup__split_aside(cup_optimizer *o, bool on)
+{
+    struct cup__brought *b = o->split ? o->split->brought : NULL;
+    if (b)
+        b->bringer.paused = on;
+    if (b && on)
+        cup__split_let_go(o);
+}
+
 void cup__split_pause(cup_optimizer *o, bool on)
 {
     struct cup__brought *b = o->split ? o->split->brought : NULL;
-    if (!b)
+    cup__split_aside(o, on);
+    if (!b || !on)
         return;
-    b->bringer.paused = on;
-    if (!on)
-        return;
-    cup__split_let_go(o);
     trace last = b->last;
     b->last = b->now;
     b->now = last;

@@ -437,60 +437,6 @@ int64_t cup_optimizer_skipped(cup_optimizer *o)
     return read_steps(o, 3);
 }
 
-/* Parameter i's record among the averages. */
-static cup_tensor **average_of(const cup_optimizer *o, int i)
-{
-    return o->averages + CUP__RECORDS_AT + i * CUP__RECORD;
-}
-
-static cup_status show(cup_optimizer *o, double scale)
-{
-    o->shown = cup__calloc((size_t)o->count, sizeof *o->shown);
-    if (!o->shown)
-        return cup__fail(&o->c->error, CUP_MEMORY, "out of host memory for an optimizer");
-    for (int i = 0; i < o->count && o->c->error.status == CUP_OK; i++) {
-        cup_tensor *p = o->parameters[i];
-        bool was = cup_grad_recording(o->c, false);
-        o->shown[i] = cup_keep(cup_copy(o->c, p));
-        cup_grad_recording(o->c, was);
-        if (scale > 0 && o->shown[i])
-            cup__average_take(o->c, p, average_of(o, i)[CUP__VALUE], scale);
-    }
-    return o->c->error.status;
-}
-
-static cup_status put_back(cup_optimizer *o)
-{
-    for (int i = 0; i < o->count; i++) {
-        if (o->shown[i])
-            cup__average_take(o->c, o->parameters[i], o->shown[i], 1);
-        cup_tensor_free(o->shown[i]);
-    }
-    cup__free(o->shown);
-    o->shown = NULL;
-    return o->c->error.status;
-}
-
-cup_status cup_optimizer_show_average(cup_optimizer *o, bool on)
-{
-    if (!o)
-        return CUP_ARGUMENT;
-    CUP_TRY(o->c->error.status);
-    if (!o->averages)
-        return cup__fail(&o->c->error, CUP_STATE,
-                         "optimizer: it keeps no averages; make it with an `average`");
-    if (own_count(o) < o->count)
-        return cup__fail(&o->c->error, CUP_UNSUPPORTED,
-                         "optimizer: the averages are split among processes; load them from a "
-                         "checkpoint");
-    if (on == (o->shown != NULL))
-        return CUP_OK;
-    if (!on)
-        return put_back(o);
-    int64_t steps = cup_optimizer_taken(o);
-    return steps < 0 ? o->c->error.status : show(o, cup__average_scale(o->options.average, steps));
-}
-
 const cup_named *cup_optimizer_state(const cup_optimizer *o, int64_t *count)
 {
     if (count)

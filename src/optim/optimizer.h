@@ -94,7 +94,9 @@ cup_status cup__split_norm(cup_optimizer *o, int count);
 bool cup__split_elsewhere(const cup_tensor *t);
 bool cup__split_shared_out(const cup_tensor *t);
 void cup__split_let_go(cup_optimizer *o);
-/* Around a step's own calls, which use what is here alone; a new step begins behind them. */
+/* Around calls that use what is here alone; and around a step's own, behind which a new step
+ * begins. */
+void cup__split_aside(cup_optimizer *o, bool on);
 void cup__split_pause(cup_optimizer *o, bool on);
 
 /* The copies of 16-bit parameters that this process keeps become what the parameters are now. */

@@ -64,10 +64,6 @@ cup_status cup__split_make(cup_optimizer *o, const cup_parameter *parameters, co
     cup_comm *comm = o->options.split;
     if (cup_comm_count(comm) < 2)
         return CUP_OK;
-    if (o->options.average > 0)
-        return cup__fail(&o->c->error, CUP_UNSUPPORTED,
-                         "optimizer: averages of parameters are not kept by several processes that "
-                         "split the states; leave `split` or `average` out");
     size_t count = (size_t)o->count;
     o->split = cup__calloc(1, sizeof *o->split);
     int64_t *load = cup__calloc((size_t)cup_comm_count(comm), sizeof *load);

@@ -1,4 +1,7 @@
 /* Moving averages of an optimizer's parameters. */
+#include <string.h>
+
+#include "comm/together.h"
 #include "cupola/cupola.h"
 #include "test.h"
 
@@ -56,4 +59,66 @@ TEST(optimizer_averages_its_parameters)
         cup_tensor_free(p);
         cup_context_free(c);
     }
+}
+
+#define PARTS 3 /* parameters, of which two are hidden matrices */
+
+/* A few steps of Muon, and what the parameters are in the end, as averages and as they are. */
+static void step_some(cup_context *c, cup_comm *comm, int stage, float out[2][PARTS * 4])
+{
+    cup_tensor *p[PARTS];
+    cup_parameter list[PARTS];
+    static const char *const names[PARTS] = {"a", "b", "c"};
+    for (int i = 0; i < PARTS; i++) {
+        const float start[] = {1, -2, (float)(3 + i), 0.5f};
+        p[i] = cup_keep(cup_tensor_from(c, CUP_F32, 2, (int64_t[]){2, 2}, start));
+        list[i] = (cup_parameter){.name = names[i], .tensor = p[i], .hidden = i != 1};
+    }
+    cup_optimizer *o = cup_optimizer_new(
+        c, list, PARTS,
+        CUP_OPTIONS(cup_optimizer_options, .method = CUP_METHOD_MUON, .average = 0.75,
+                    .split = stage ? comm : NULL, .stage = stage));
+    cup_optimizer_set(o, 0.125, stage > 1 ? 1.0 / cup_comm_count(comm) : 1);
+    for (int step = 0; step < 6; step++) {
+        if (step == 3) {
+            cup_optimizer_show_average(o, true);
+            cup_optimizer_show_average(o, false);
+        }
+        for (int i = 0; i < PARTS; i++)
+            cup_backward(c, cup_sum(c, cup_square(c, p[i]), NULL, 0, false));
+        cup_optimizer_step(o);
+        cup_optimizer_clear(o);
+    }
+    for (int k = 0; k < 2; k++) {
+        cup_optimizer_show_average(o, k == 0);
+        for (int i = 0; i < PARTS; i++) {
+            /* At stage 3 a call brings them, of which what it makes is here. */
+            cup_tensor *shown = cup_copy(c, p[i]);
+            cup_tensor_read(shown, out[k] + (size_t)i * 4, 4 * sizeof(float));
+        }
+    }
+    cup_optimizer_free(o);
+}
+
+static void average_split(cup_context *c, cup_comm *comm, void *user)
+{
+    float one[2][PARTS * 4] = {{0}}, split[2][PARTS * 4] = {{0}};
+    (void)user;
+    step_some(c, NULL, 0, one);
+    if (!memcmp(one[0], one[1], sizeof one[0]))
+        wrong("the averages are the parameters");
+    /* The last: a context's parameters stay away. */
+    for (int stage = 1; stage <= 3; stage++) {
+        step_some(c, comm, stage, split);
+        if (cup_error(c) || memcmp(one, split, sizeof one))
+            wrong("stage %d: %g and %g, as averages %g and %g; %s", stage, one[1][0], split[1][0],
+                  one[0][0], split[0][0], cup_error_text(c));
+    }
+}
+
+/* Each process has some of them, and all see all. */
+TEST(optimizer_averages_that_are_split)
+{
+    together(2, average_split, NULL);
+    together(4, average_split, NULL);
 }

@@ -12,7 +12,7 @@ typedef struct cup_rope_scaling {
  * found. With qk_norm each head of queries and of keys goes through rmsnorm before positions turn
  * it, by "q_norm.weight" and "k_norm.weight" of the size of a head. In a list that several
  * processes share out each has an equal part of the heads, of which the struct tells, and drops of
- * their probabilities what one process would; qk_norm is refused there. */
+ * their probabilities what one process would. */
 typedef struct cup_attention_layer {
     cup_layer layer;
     cup_linear_layer qkv, out;
@@ -115,11 +115,6 @@ static cup_status check_shares(cup_parameters *list, int64_t heads,
                          "both",
                          cup__parameters_prefix(list), (long long)heads, (long long)o->kv_heads,
                          processes);
-    if (processes > 1 && o->qk_norm)
-        return cup__fail(&c->error, CUP_UNSUPPORTED,
-                         "attention under \"%s\": norms of queries and keys are learned from all "
-                         "heads, which processes do not share out yet; leave qk_norm out",
-                         cup__parameters_prefix(list));
     return CUP_OK;
 }
 

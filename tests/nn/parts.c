@@ -37,7 +37,7 @@ static void make(model *m, cup_context *c, cup_comm *among)
                               CUP_OPTIONS(cup_transformer_layer_options, .causal = true));
     cup_transformer_layer_new(&m->blocks[1], m->list, "gated", WIDTH, 4,
                               CUP_OPTIONS(cup_transformer_layer_options, .kv_heads = 2,
-                                          .rope = true, .rmsnorm = true, .hidden = 20,
+                                          .rope = true, .qk_norm = true, .rmsnorm = true, .hidden = 20,
                                           .no_bias = true,
                                           .activation = CUP_ACTIVATION_SWIGLU));
 }
@@ -81,7 +81,7 @@ static void compare_gradients(cup_context *c, cup_comm *comm, model *part, model
         expect_alike(c, d, all, cup_comm_count(comm), named[i].name);
         cup_grad_recording(c, true);
     }
-    if (count != 23 || parts != (cup_comm_count(comm) > 1 ? 14 : 0))
+    if (count != 25 || parts != (cup_comm_count(comm) > 1 ? 14 : 0))
         wrong("%d of %d tensors are parts", parts, (int)count);
 }
 
@@ -147,9 +147,6 @@ static void refuse(cup_context *c, cup_comm *comm, void *user)
     cup_parameters_among(list, comm);
     cup_attention_layer_new(&attention, list, "heads", 12, 3, NULL);
     refuse_one(c, "3 heads and 3 of keys and values cannot be shared out equally to 2 processes");
-    cup_attention_layer_new(&attention, list, "normed", 12, 2,
-                            CUP_OPTIONS(cup_attention_layer_options, .qk_norm = true));
-    refuse_one(c, "leave qk_norm out");
     cup_linear_layer_new(&linear, list, "odd", 4, 5,
                          CUP_OPTIONS(cup_linear_layer_options, .part = CUP_PART_ROWS));
     refuse_one(c, "odd.weight: 5 rows cannot be shared out equally to 2 processes");

@@ -19,6 +19,7 @@ static cup_training training_of(bool gated)
     a.recompute = CUP_RECOMPUTE_POLICY_NORMS;
     if (gated) {
         a.model.kv_heads = 2;
+        a.model.qk_norm = true;
         a.model.hidden = 24;
         a.model.untied = true;
         a.model.positions = CUP_POSITIONS_ROTARY;

@@ -119,7 +119,7 @@ int plan_memory(plan_scene *s, plan_split *split)
     double rest = 1 - share - away_of(s, split, &plan);
     if (split->zero > 0)
         needed -= rest * (double)plan.optimizer_bytes;
-    if (split->zero > 1)
+    if (split->zero > 1 && split->stages == 1)
         needed -= rest * (double)plan.gradient_bytes;
     if (split->zero > 2)
         needed -= fmax(0, (1 - share) * (double)plan.weight_bytes - 2 * p.weights.block);

@@ -71,12 +71,11 @@ static int try_batches(search *r, plan_split split)
     return code;
 }
 
-/* All stages of ZeRO where the model is whole on each GPU, as training takes them. */
+/* All stages of ZeRO where there are copies, as training takes them. */
 static int try_split(search *r, plan_split split)
 {
-    bool may = split.copies * split.ring > 1 && split.stages * split.tensor == 1 &&
-               !r->s->training.lora_rank;
-    int64_t most = split.expert > 1 ? 2 : 3;
+    bool may = split.copies * split.ring > 1 && !r->s->training.lora_rank;
+    int64_t most = split.stages * split.tensor * split.expert > 1 ? 2 : 3;
     int64_t first = r->wish->zero >= 0 ? r->wish->zero : 0;
     int64_t last = r->wish->zero >= 0 ? r->wish->zero : may ? most : 0;
     int code = CLI_OK;

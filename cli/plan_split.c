@@ -218,7 +218,7 @@ double plan_share_of(const plan_scene *s, const plan_split *split)
     mlp *= g->experts ? (double)g->experts / (split->expert > 1 ? (double)split->expert : 1) : 1;
     double qkv = width * size * (double)(g->heads + 2 * heads_of_keys(g));
     double largest = fmax(embedding, fmax(mlp, qkv));
-    double least = largest / (double)cup_gpt_parameter_count(g, true);
+    double least = largest * (double)split->stages / (double)cup_gpt_parameter_count(g, true);
     return fmin(1, fmax(1 / (double)(split->copies * split->ring), least));
 }
 
@@ -241,7 +241,7 @@ static bool computes_twice(const plan_split *split)
 }
 
 /* What goes between copies and is not hidden by backward: gradients. At stages 2 and 3 they go to
- * their owners behind each batch. */
+ * their owners behind each batch, those of stages behind the last. */
 static double gradient_seconds(const plan_scene *s, const plan_split *split, const piece *p)
 {
     const plan_cluster *k = &s->cluster;
@@ -253,7 +253,7 @@ static double gradient_seconds(const plan_scene *s, const plan_split *split, con
     double backward =
         plan_of_stage(s, split, p->batch) * (computes_twice(split) ? 0.75 : 2.0 / 3);
     double shown = fmax(0, in_pieces(bytes, bucket, one) - one - backward) + one;
-    return shown * (double)(split->zero > 1 ? split->batches : 1);
+    return shown * (double)(split->zero > 1 && split->stages == 1 ? split->batches : 1);
 }
 
 /* Weights of the others: behind the step, or before each use of them. */

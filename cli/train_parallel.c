@@ -68,14 +68,10 @@ static int take_stages(const train_given *given, train_parts *out)
 /* What has no form for a model of which each process has a part. */
 static int check_parts(const train_given *given, int experts)
 {
-    if (given->zero > 2 && experts > 1)
+    if (given->zero > 2)
         return cli_usage("--zero 3 leaves whole parameters to others, and --parallel %s each "
-                         "process a part of the experts; --zero 2 goes with it",
-                         given->parallel);
-    if (given->zero && experts == 1)
-        return cli_usage("--zero %lld splits the states of whole parameters, and --parallel %s "
-                         "leaves each process a part; give one of them",
-                         (long long)given->zero, given->parallel);
+                         "process a part of %s; --zero 2 goes with it",
+                         given->parallel, experts > 1 ? "the experts" : "the model");
     if (given->sample)
         return cli_usage("--sample writes with the whole model, of which --parallel %s leaves each "
                          "process a part; cupola generate writes with the checkpoint",

@@ -148,7 +148,7 @@ cup_optimizer *cup__parts_optimizer(const cup_parameters *list, const cup_parame
     for (int i = 0; i < count; i++)
         part[i] = cup__parameters_part(list, parameters[i].tensor) != NULL;
     cup_optimizer *o = cup__optimizer_new(c, parameters, count, options, part,
-                                          cup_parameters_experts_comm(list));
+                                          cup__parameters_sharers(list));
     cup_status status = o ? count_parts(list, o, part, count) : CUP_OK;
     cup__free(part);
     if (status == CUP_OK)

@@ -9,10 +9,6 @@
 cup_status cup__optimizer_divide(cup_optimizer *o, int i)
 {
     char text[CUP__SHAPE_TEXT];
-    if (o->split && !o->split->alike)
-        return cup__fail(&o->c->error, CUP_UNSUPPORTED,
-                         "optimizer: states are not split over processes that have parts of the "
-                         "parameters; leave `split` out");
     if (!o->divided)
         o->divided = cup__calloc((size_t)o->count, sizeof *o->divided);
     if (!o->divided)
@@ -72,6 +68,11 @@ cup_tensor *const *cup__optimizer_gradients_of(cup_optimizer *o, bool divided, i
     return choose(o, o->divided, divided, count);
 }
 
+cup_tensor *const *cup__optimizer_gradients_counted(cup_optimizer *o, int *count)
+{
+    return choose(o, o->counted, true, count);
+}
+
 static cup_status norm_of(cup_optimizer *o, cup_tensor *const *list, int count, cup_tensor *norm)
 {
     cup__op_call(o->c, &cup__rows[CUP__OP_global_norm], list, count, NULL, &norm);
@@ -84,7 +85,7 @@ cup_status cup__divided_norm(cup_optimizer *o, int count)
     cup__device *device = o->c->device;
     if (!o->among)
         return norm_of(o, o->gradients, count, o->norm);
-    cup_tensor *const *list = choose(o, o->counted, true, &count);
+    cup_tensor *const *list = cup__optimizer_gradients_counted(o, &count);
     CUP_TRY(count ? norm_of(o, list, count, o->own_norm)
                   : device->calls->fill(device, o->own_norm->data, 0, sizeof(float)));
     CUP_TRY(cup_comm_all_gather(o->among, o->own_norm, o->norms));

@@ -36,7 +36,7 @@ struct cup_optimizer {
 };
 
 /* cup_optimizer_new where this process has parts of some parameters, those that `divided` names, or
- * NULL, which m shares out as experts; both are of use to `split` alone. */
+ * NULL, which m shares out; both are of use to `split` alone. */
 cup_optimizer *cup__optimizer_new(cup_context *c, const cup_parameter *parameters, int count,
                                   const cup_optimizer_options *options, const bool *divided,
                                   cup_comm *m);
@@ -58,8 +58,9 @@ cup_tensor *const *cup__optimizer_gradients(cup_optimizer *o, int *count);
 cup_status cup__divided_norm(cup_optimizer *o, int count);
 void cup__divided_free(cup_optimizer *o);
 
-/* The same of those that are whole, or of the parts, alone. */
+/* The same of those that are whole, or of the parts, alone; and of what this process counts. */
 cup_tensor *const *cup__optimizer_gradients_of(cup_optimizer *o, bool divided, int *count);
+cup_tensor *const *cup__optimizer_gradients_counted(cup_optimizer *o, int *count);
 
 /* Says which process keeps the states of each parameter: about as many elements each. Of a part it
  * is one of those who have the same. */
@@ -86,8 +87,10 @@ void cup__split_summed(cup_optimizer *o, bool all);
 cup_status cup__split_sum_begin(cup_optimizer *o, const int *which, int count);
 cup_status cup__split_sum_end(cup_optimizer *o);
 cup_status cup__split_sum_all(cup_optimizer *o);
-/* The norm of all gradients, of which `count` are here. */
+/* The norm of all gradients, of which `count` are here; with what m's stages of a model count,
+ * where these were said. The optimizer takes the list, see cup__optimizer_count. */
 cup_status cup__split_norm(cup_optimizer *o, int count);
+cup_status cup__split_count(cup_optimizer *o, cup_comm *m, bool *counted);
 
 /* At stage 3: whether parameter values in the tensor's memory are another process's. And lets go of
  * all that others keep, as behind a step. */
@@ -111,10 +114,11 @@ cup_status cup__optimizer_collect(cup_optimizer *o);
 cup_status cup__optimizer_deal(cup_optimizer *o);
 void cup__optimizer_whole_free(cup_optimizer *o);
 /* Of parts the loop makes whole ones: each process has all in the list of the first call, without
- * the tensors that it does not keep. Lends one for state i in the innermost scope; and gives what
- * its keeper has to all who have that part, into *t or such a one. */
-cup_tensor *cup__optimizer_lent(cup_optimizer *o, int64_t i);
-cup_status cup__optimizer_bring(cup_optimizer *o, int64_t i, cup_tensor **t);
+ * the tensors that it does not keep. Lends one for a state in the innermost scope, NULL where there
+ * is none of this name; and gives what its keeper has to all who have that part, into *t or such a
+ * one. */
+cup_tensor *cup__optimizer_lent(cup_optimizer *o, const char *name);
+cup_status cup__optimizer_bring(cup_optimizer *o, const char *name, cup_tensor **t);
 
 /* Where all processes of a communicator write states, each its share: a list of those of this one,
  * to be freed; split states are of who keeps them, others of who has least so far. And how many
@@ -122,5 +126,7 @@ cup_status cup__optimizer_bring(cup_optimizer *o, int64_t i, cup_tensor **t);
 cup_status cup__optimizer_written(cup_optimizer *o, cup_comm *comm, cup_named **out,
                                   int64_t *count);
 int64_t cup__optimizer_state_count(const cup_optimizer *o);
+/* The name of one of these and its shape here, whoever keeps it. */
+const char *cup__optimizer_state_of(const cup_optimizer *o, int64_t i, cup__shape *shape);
 
 #endif

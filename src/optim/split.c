@@ -54,7 +54,7 @@ static cup_status find_alike(cup_optimizer *o, struct cup__split *s, const bool 
         return CUP_OK;
     return cup__fail(&o->c->error, CUP_ARGUMENT,
                      "optimizer: %d processes that split states are not alike groups of %d that "
-                     "share out experts; make each of as many ranks that follow each other",
+                     "share out parameters; make each of as many ranks that follow each other",
                      cup_comm_count(s->comm), each);
 }
 
@@ -218,6 +218,12 @@ int64_t cup__optimizer_state_count(const cup_optimizer *o)
     return o->split ? (int64_t)o->split->count : o->state_count;
 }
 
+const char *cup__optimizer_state_of(const cup_optimizer *o, int64_t i, cup__shape *shape)
+{
+    *shape = o->split ? o->split->states[i].shape : cup__shape_of(o->state[i].tensor);
+    return o->split ? o->split->states[i].name : o->state[i].name;
+}
+
 void cup__optimizer_whole_free(cup_optimizer *o)
 {
     struct cup__split *s = o->split;
@@ -269,17 +275,26 @@ cup_status cup__optimizer_deal(cup_optimizer *o)
     return pass_all(o, false);
 }
 
-cup_tensor *cup__optimizer_lent(cup_optimizer *o, int64_t i)
+static const cup__split_state *state_named(const struct cup__split *s, const char *name)
 {
-    return cup__full(o->c, &o->split->states[i].shape, 0);
+    for (size_t i = 0; s && i < s->count; i++)
+        if (!strcmp(s->states[i].name, name))
+            return &s->states[i];
+    return NULL;
 }
 
-cup_status cup__optimizer_bring(cup_optimizer *o, int64_t i, cup_tensor **t)
+cup_tensor *cup__optimizer_lent(cup_optimizer *o, const char *name)
 {
-    const struct cup__split *s = o->split;
-    if (!s)
+    const cup__split_state *state = state_named(o->split, name);
+    return state ? cup__full(o->c, &state->shape, 0) : NULL;
+}
+
+cup_status cup__optimizer_bring(cup_optimizer *o, const char *name, cup_tensor **t)
+{
+    const cup__split_state *state = state_named(o->split, name);
+    if (!state)
         return CUP_OK;
     if (!*t)
-        *t = cup__optimizer_lent(o, i);
-    return *t ? cup_comm_broadcast(s->alike, t, 1, s->states[i].owner) : o->c->error.status;
+        *t = cup__full(o->c, &state->shape, 0);
+    return *t ? cup_comm_broadcast(o->split->alike, t, 1, state->owner) : o->c->error.status;
 }

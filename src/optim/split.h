@@ -15,8 +15,8 @@ typedef struct cup__split_state {
 
 struct cup__split {
     cup_comm *comm;
-    /* Where processes share out experts, those who have the parts of this one, and which parameters
-     * are parts; or NULL. */
+    /* Where processes share out a model or its experts, those who have the parts of this one, and
+     * which parameters are parts; or NULL. */
     cup_comm *alike;
     bool *part;
     int stage;
@@ -31,7 +31,7 @@ struct cup__split {
      * step are; and the norms of what each process has. */
     int *waiting;
     int waiting_count;
-    bool summed;
+    bool summed, staged; /* staged: the optimizer's norms are of stages */
     cup_tensor *part_norms, *own_norm;
     struct cup__brought *brought; /* at stage 3 */
 };

@@ -100,19 +100,34 @@ cup_status cup__split_sum_all(cup_optimizer *o)
     return cup__split_sum_end(o);
 }
 
+cup_status cup__split_count(cup_optimizer *o, cup_comm *m, bool *counted)
+{
+    o->split->staged = true;
+    return cup__optimizer_count(o, m, counted);
+}
+
 /* The norm of norms is that of all. */
+static cup_status norm_of_all(cup_optimizer *o, cup_comm *m, cup_tensor *own, cup_tensor *norms,
+                              cup_tensor *all)
+{
+    if (!cup__device_is_dry(o->c->device))
+        CUP_TRY(cup_comm_all_gather(m, own, norms));
+    cup__op_call(o->c, &cup__rows[CUP__OP_global_norm], &norms, 1, NULL, &all);
+    return o->c->error.status;
+}
+
 cup_status cup__split_norm(cup_optimizer *o, int count)
 {
     struct cup__split *s = o->split;
     s->summed = false;
+    if (s->staged)
+        cup__optimizer_gradients_counted(o, &count);
     if (count)
         cup__op_call(o->c, &cup__rows[CUP__OP_global_norm], o->gradients, count, NULL,
                      &s->own_norm);
     else
         CUP_TRY(o->c->device->calls->fill(o->c->device, s->own_norm->data, 0, sizeof(float)));
     CUP_TRY(o->c->error.status);
-    if (!cup__device_is_dry(o->c->device))
-        CUP_TRY(cup_comm_all_gather(s->comm, s->own_norm, s->part_norms));
-    cup__op_call(o->c, &cup__rows[CUP__OP_global_norm], &s->part_norms, 1, NULL, &o->norm);
-    return o->c->error.status;
+    CUP_TRY(norm_of_all(o, s->comm, s->own_norm, s->part_norms, s->staged ? o->own_norm : o->norm));
+    return s->staged ? norm_of_all(o, o->among, o->own_norm, o->norms, o->norm) : CUP_OK;
 }

@@ -154,7 +154,7 @@ void cup__buckets_free(cup_loop *l)
     l->buckets = NULL;
 }
 
-/* Behind a batch that others follow, without buckets. */
+/* Behind a batch that others follow, where parts are shared out and so without buckets. */
 static cup_status sum_batch(cup_loop *l)
 {
     if (cup__device_is_dry(l->c->device))
@@ -172,7 +172,7 @@ cup_status cup__loop_backward(cup_loop *l, cup_tensor *loss, bool last)
     bool watched = (last || owned) && l->buckets && !cup__device_is_dry(l->c->device);
     if (!watched) {
         CUP_TRY(cup_backward(l->c, loss));
-        return owned && l->experts && !last ? sum_batch(l) : CUP_OK;
+        return owned && !last && (l->among || l->experts) ? sum_batch(l) : CUP_OK;
     }
     l->buckets->sent = 0;
     cup_comm_step(l->comm, l->steps);

@@ -24,20 +24,26 @@ static cup_status no_memory(cup_loop *l)
     return cup__fail(&l->c->error, CUP_MEMORY, "out of host memory for the stages of a model");
 }
 
+/* Of states this process may keep some only, and knows all. */
 static cup_status write_own(cup_loop *l, const cup_named *own, int64_t count, bool states,
                             cup__listed *to)
 {
     for (int64_t i = 0; i < count; i++) {
-        const cup__portion *part = cup__loop_part(l, own[i].name, states);
-        size_t length = strlen(own[i].name);
+        cup__shape shape;
+        const char *name = own ? own[i].name : cup__optimizer_state_of(l->optimizer, i, &shape);
+        const cup__portion *part = cup__loop_part(l, name, states);
+        size_t length = strlen(name);
+        if (own)
+            shape = cup__shape_of(own[i].tensor);
         if (length >= sizeof to[i].name)
             return cup__fail(&l->c->error, CUP_UNSUPPORTED,
                              "training: the name %.40s.. has %zu letters, and names of stages have "
                              "%zu at most",
-                             own[i].name, length, sizeof to[i].name - 1);
-        memcpy(to[i].name, own[i].name, length);
-        to[i].shape = part ? cup__part_whole_shape(own[i].tensor, part)
-                           : cup__shape_of(own[i].tensor);
+                             name, length, sizeof to[i].name - 1);
+        memcpy(to[i].name, name, length);
+        to[i].shape = shape;
+        if (part)
+            to[i].shape.size[part->axis] *= cup_comm_count(part->comm);
         to[i].rows = part && !states ? part->rows : 0;
         to[i].stages = (uint64_t)1 << cup_comm_rank(l->pipe);
     }
@@ -92,8 +98,9 @@ static cup_status tell(cup_loop *l, const cup__listed *own, int64_t most, cup__l
 cup_status cup__catalogue_make(cup_loop *l, bool states, cup__catalogue *out)
 {
     int64_t count, stages = cup_comm_count(l->pipe);
-    const cup_named *named = states ? cup_optimizer_state(l->optimizer, &count)
-                                    : cup_parameters_named(l->list, &count);
+    const cup_named *named = states ? NULL : cup_parameters_named(l->list, &count);
+    if (states)
+        count = cup__optimizer_state_count(l->optimizer);
     CUP_TRY(l->c->error.status);
     int64_t most = count;
     CUP_TRY(cup_comm_agree(l->pipe, &most, 1));

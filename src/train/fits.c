@@ -54,6 +54,20 @@ static double rows_of_token(const cup_training *a)
     return rows < most ? rows : most;
 }
 
+/* The numbers of its experts that a process learns. */
+static double learned_experts(const cup_training *a)
+{
+    return a->lora_rank ? 0 : inside_experts(&a->model) / (a->expert > 1 ? (double)a->expert : 1);
+}
+
+/* Those who share out the states of what this process has: of experts, who have the same ones. */
+static int64_t owners_of(const cup_training *a, bool experts)
+{
+    int64_t each = experts ? (a->expert > 1 ? a->expert : 1) : processes_of(a) * stages_of(a);
+    int64_t owners = cup_comm_count(a->optimizer.split) / each;
+    return owners > 1 ? owners : 1;
+}
+
 /* The numbers that are learned: of a model, or of the adapters beside its linear layers. */
 static double learned(const cup_training *a)
 {
@@ -83,9 +97,8 @@ static int64_t states_each(const cup_training *a)
 
 /* Those that are there all the time: the weight, and what the optimizer keeps, but for what a GPU's
  * keeps in the host's memory; and of what is copied to be saved. */
-static int64_t held_each(const cup_training *a, bool gpu, bool copied)
+static int64_t held_each(const cup_training *a, bool gpu, bool copied, int64_t owners)
 {
-    int64_t owners = cup_comm_count(a->optimizer.split);
     int64_t whole = a->dtype == CUP_BF16 ? 2 : 4;
     int64_t kept = gpu && a->optimizer.offload ? 0 : states_each(a);
     if (a->optimizer.stage > 2) {
@@ -95,10 +108,10 @@ static int64_t held_each(const cup_training *a, bool gpu, bool copied)
     return (1 + copied) * (whole + (kept + owners - 1) / owners);
 }
 
-/* And of its gradient. */
-static int64_t gradient_each(const cup_training *a)
+/* And of its gradient. Stages have all until their last batch has come back. */
+static int64_t gradient_each(const cup_training *a, int64_t owners)
 {
-    int64_t owners = a->optimizer.stage > 1 ? cup_comm_count(a->optimizer.split) : 1;
+    owners = a->optimizer.stage > 1 && stages_of(a) == 1 ? owners : 1;
     return (cup_dtype_size(a->dtype) + owners - 1) / owners;
 }
 
@@ -157,9 +170,16 @@ static double kept_bytes(const cup_training *a)
  * there as well. */
 static void add_up(const cup_training *a, double *parameters, double *batch)
 {
-    double size = (double)cup_dtype_size(a->dtype);
-    double gradients = learned(a) * (double)gradient_each(a), kept = kept_bytes(a);
-    *parameters = learned(a) * (double)held_each(a, false, a->background) + gradients;
+    double size = (double)cup_dtype_size(a->dtype), gradients = 0, kept = kept_bytes(a);
+    double experts = learned_experts(a);
+    *parameters = 0;
+    for (int i = 0; i < 2; i++) {
+        int64_t owners = owners_of(a, i == 1);
+        double numbers = i ? experts : learned(a) - experts;
+        gradients += numbers * (double)gradient_each(a, owners);
+        *parameters += numbers * (double)held_each(a, false, a->background, owners);
+    }
+    *parameters += gradients;
     if (a->lora_rank)
         *parameters += (double)cup_gpt_parameter_count(&a->model, true) * size;
     *batch = a->accumulate > 1 ? kept : kept > gradients ? kept - gradients : 0;
@@ -180,7 +200,10 @@ static cup_status states_fit(cup_context *c, const cup_training *a)
 {
     cup__room room;
     char needs[32], free[32], most[32];
-    double states = learned(a) * (double)states_each(a) / cup_comm_count(a->optimizer.split);
+    double experts = learned_experts(a);
+    double states = ((learned(a) - experts) / (double)owners_of(a, false) +
+                     experts / (double)owners_of(a, true)) *
+                    (double)states_each(a);
     cup__room_find(&room);
     if (states <= (double)room.free)
         return CUP_OK;
@@ -195,8 +218,9 @@ static cup_status states_fit(cup_context *c, const cup_training *a)
 cup_status cup__training_fits(cup_context *c, const cup_training *a)
 {
     bool adapted = a->lora_rank > 0, gpu = c->device->is_cuda;
-    int64_t each =
-        adapted ? cup_dtype_size(a->dtype) : held_each(a, gpu, false) + gradient_each(a);
+    int64_t owners = owners_of(a, false);
+    int64_t each = adapted ? cup_dtype_size(a->dtype)
+                           : held_each(a, gpu, false, owners) + gradient_each(a, owners);
     CUP_TRY(cup__gpt_fits(c, &a->model, each,
                           adapted ? "weights" : "weights, gradients and optimizer",
                           processes_of(a) * (int)stages_of(a),

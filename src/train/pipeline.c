@@ -227,12 +227,14 @@ static cup_status count_norm(cup_loop *l)
     bool *counted = cup__calloc((size_t)o->count + 1, sizeof *counted);
     if (!counted)
         return cup__fail(&l->c->error, CUP_MEMORY, "out of host memory for an optimizer");
+    bool owned = cup__split_stage(o) > 1; /* each gradient is on one process of a stage */
     for (int i = 0; i < o->count; i++)
-        counted[i] = (o->divided && o->divided[i]) || cup_comm_rank(l->among) == 0;
+        counted[i] = owned || (o->divided && o->divided[i]) || cup_comm_rank(l->among) == 0;
     bool first = !(s->sharing & (((uint64_t)1 << s->at) - 1));
     for (int i = 0; i < s->shared_count && !first; i++)
         counted[s->shared[i]] = false;
-    return cup__optimizer_count(o, l->model, counted);
+    return owned ? cup__split_count(o, l->pipe, counted)
+                 : cup__optimizer_count(o, l->model, counted);
 }
 
 cup_status cup__pipeline_make(cup_loop *l)
@@ -313,6 +315,9 @@ cup_status cup__pipeline_spread(cup_loop *l)
     const cup_named *weight = cup_parameters_named(l->list, &weights);
     const cup_named *state = cup_optimizer_state(l->optimizer, &states);
     CUP_TRY(l->c->error.status);
+    /* States that are split are renewed where they are. */
+    if (l->options.optimizer.split)
+        states = 0;
     cup_tensor **room = cup__calloc((size_t)(weights + states) + 1, sizeof *room);
     if (!room)
         return cup__fail(&l->c->error, CUP_MEMORY, "out of host memory for the stages of a model");

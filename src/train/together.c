@@ -67,12 +67,14 @@ static cup_status check_pipe(const cup_loop *l)
     const cup_loop_options *o = &l->options;
     cup__error *error = &l->c->error;
     bool called = l->calls.stage || l->calls.chunk;
-    if (!l->comm || !called || o->optimizer.split)
+    if (!l->comm || !called)
         return cup__fail(error, CUP_ARGUMENT, "training: stages of a model %s",
-                         !l->comm ? "need the communicator of all processes, `comm`"
-                         : called ? "have all states of what they train; leave the "
-                                    "optimizer's `split` out"
-                                  : "are called by `stage`, which is NULL");
+                         called ? "need the communicator of all processes, `comm`"
+                                : "are called by `stage`, which is NULL");
+    if (o->optimizer.split && o->optimizer.stage > 2)
+        return cup__fail(error, CUP_UNSUPPORTED,
+                         "training: stages of a model keep the parameters that they train; take "
+                         "stage 2 or 1 of the optimizer's `split`");
     if (o->chunks < 1 || o->chunks > CUP__CHUNKS_MOST || (o->chunks > 1 && !l->calls.chunk))
         return cup__fail(error, CUP_ARGUMENT,
                          "training: stages of %lld chunks; take from 1 to %d, and for more than "
@@ -131,6 +133,9 @@ cup_status cup__loop_group(cup_loop *l)
     }
     l->alike = l->copies;
     CUP_TRY(l->c->error.status);
+    /* A stage's states are shared out among those that have it. */
+    if (l->pipe && l->options.optimizer.split)
+        l->options.optimizer.split = cup_comm_count(l->peers) > 1 ? l->peers : NULL;
     return check_groups(l);
 }
 
@@ -310,6 +315,9 @@ cup_status cup__loop_reduce(cup_loop *l)
         CUP_TRY(cup__buckets_finish(l));
         cup__split_summed(l->optimizer, true);
     } else if (cup__split_stage(l->optimizer) > 1) {
+        /* On its owners there is one sum of what several stages have, and they may be others in
+         * each stage. */
+        CUP_TRY(cup__pipeline_reduce(l));
         CUP_TRY(cup__split_sum_all(l->optimizer));
     } else if (l->among || l->pipe || l->experts) {
         CUP_TRY(reduce_parts(l));

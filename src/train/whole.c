@@ -56,7 +56,8 @@ static cup_status make_tensor(cup_loop *l, cup__whole *w, int64_t i, const cup__
 
 static const cup__portion *part_of(const cup_loop *l, const cup__whole *w, int64_t i)
 {
-    return w->own[i] || !w->listed ? cup__loop_part(l, w->named[i].name, w->states) : NULL;
+    bool here = !w->listed || (w->listed[i].stages >> cup_comm_rank(l->pipe) & 1);
+    return here ? cup__loop_part(l, w->named[i].name, w->states) : NULL;
 }
 
 /* With stages, all that these have, in an order that is the same for all. */
@@ -136,8 +137,8 @@ static cup_status collect_one(cup_loop *l, cup__whole *w, int64_t i)
     if (stage != here)
         return here == 0 && speaks ? cup_comm_receive(l->pipe, w->made[i], stage) : CUP_OK;
     cup_tensor *whole = w->own[i];
-    if (w->states && part && l->experts)
-        CUP_TRY(cup__optimizer_bring(l->optimizer, i, &whole));
+    if (w->states && part && l->options.optimizer.split)
+        CUP_TRY(cup__optimizer_bring(l->optimizer, w->named[i].name, &whole));
     whole = part ? cup__part_gather(l->c, whole, part) : whole;
     if (!whole)
         return l->c->error.status;
@@ -151,7 +152,7 @@ static cup_status deal_one(cup_loop *l, cup__whole *w, int64_t i)
 {
     const cup__portion *part = part_of(l, w, i);
     cup_tensor *own = w->own[i], *whole = w->made[i] ? w->made[i] : part ? NULL : own;
-    if (part && !own && !(own = cup__optimizer_lent(l->optimizer, i)))
+    if (part && !own && !(own = cup__optimizer_lent(l->optimizer, w->named[i].name)))
         return l->c->error.status;
     if (!whole) {
         cup__shape shape = part ? cup__part_whole_shape(own, part) : w->listed[i].shape;

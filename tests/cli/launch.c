@@ -274,7 +274,7 @@ TEST(launch_train_shares_out_a_model)
         {"--processes 2 --parallel tp=2,tp=2", "--parallel takes dp=N, cp=R, pp=S, tp=M"},
         {"--processes 2 --parallel tp=0", "--parallel takes dp=N, cp=R, pp=S, tp=M"},
         {"--processes 2 --parallel tp=2,", "--parallel takes dp=N, cp=R, pp=S, tp=M"},
-        {"--processes 2 --parallel tp=2 --zero 1", "--zero 1 splits the states of whole"},
+        {"--processes 2 --parallel tp=2 --zero 3", "a part of the model; --zero 2 goes with it"},
         {"--processes 2 --parallel tp=2 --sample 9", "cupola generate writes with the checkpoint"},
         {"--processes 2 --parallel tp=2 --heads 1", "cannot be shared out equally to 2 processes"},
         {"--processes 2 --parallel cp=2 --context 10", "a context of 10 tokens has no 4 parts"},
@@ -290,8 +290,8 @@ TEST(launch_train_shares_out_a_model)
     char words[300];
     snprintf(words, sizeof words, "%s --steps 40 --out one", flat);
     EXPECT_INT(train(folder, words), 0);
-    snprintf(words, sizeof words, "%s --steps 20 --processes 4 --parallel dp=2,tp=2 --out four",
-             flat);
+    snprintf(words, sizeof words,
+             "%s --steps 20 --processes 4 --parallel dp=2,tp=2 --zero 2 --out four", flat);
     EXPECT_INT(train(folder, words), 0);
     EXPECT_CONTAINS(out, "4 processes, joined by sockets; 2 share out the model: 1 stages by 2");
     snprintf(words, sizeof words, "--layers 2 --steps 30 --resume --processes 2 --parallel tp=2 "

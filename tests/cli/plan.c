@@ -361,7 +361,7 @@ TEST(plan_refuses_what_cannot_be_shared)
         {"--gpus 2 --experts 4 --parallel tp=2", "has neither stages nor parts but those"},
         {"--experts-per-token 2", "of which there are none; set experts"},
         {"--gpus 13 --nodes 1 --parallel pp=13", "pp=13 are too many stages for 12 blocks"},
-        {"--gpus 2 --parallel tp=2 --zero 1", "give one of them"},
+        {"--gpus 4 --parallel tp=2 --zero 3", "a part of the model; --zero 2 goes with it"},
         {"--gpus 4 --batch 3 --accumulate 1 --parallel dp=4", "cannot be shared equally by 4"},
         {"--gpus 1024 --texts 999", "1024 GPUs cannot share 999 texts of a step"},
         {"--gpus 8 --batch 16777216 --accumulate 1048576", "a grid of 4294967296"},

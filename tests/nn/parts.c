@@ -158,8 +158,8 @@ static void refuse(cup_context *c, cup_comm *comm, void *user)
                          CUP_OPTIONS(cup_linear_layer_options, .part = CUP_PART_ROWS));
     cup_optimizer_of(list, CUP_OPTIONS(cup_optimizer_options, .method = CUP_METHOD_MUON));
     refuse_one(c, "Muon's step needs a whole matrix");
-    cup_optimizer_of(list, CUP_OPTIONS(cup_optimizer_options, .split = comm));
-    refuse_one(c, "leave `split` out");
+    cup_optimizer_of(list, CUP_OPTIONS(cup_optimizer_options, .split = comm, .stage = 3));
+    refuse_one(c, "take stage 2 or 1");
     cup_parameters_save(list, "parts.safetensors");
     refuse_one(c, "a file is not written by several processes");
     cup_parameters_load(list, "parts.safetensors");

@@ -227,6 +227,25 @@ TEST(parallel_experts_with_split_states_are_the_run_of_one)
              &(parts){.experts = 4, .expert = 4, .zero = 2, .gated = true, .batches = 16});
 }
 
+/* Of a model that is shared out and of its stages, too: among those who have the same. */
+TEST(parallel_parts_with_split_states_are_the_run_of_one)
+{
+    together(2, run_beside_one, &(parts){.tensor = 2, .zero = 1});
+    together(4, run_beside_one, &(parts){.tensor = 2, .zero = 1, .gated = true});
+    together(4, run_beside_one, &(parts){.tensor = 2, .zero = 2, .gated = true, .dropout = 0.2});
+    together(4, run_beside_one, &(parts){.tensor = 2, .zero = 2, .ring = 2});
+}
+
+TEST(parallel_stages_with_split_states_are_the_run_of_one)
+{
+    together(2, run_beside_one, &(parts){.stages = 2, .zero = 2});
+    together(4, run_beside_one, &(parts){.stages = 2, .zero = 1, .gated = true});
+    together(4, run_beside_one, &(parts){.stages = 2, .zero = 2, .dropout = 0.2});
+    together(4, run_beside_one, &(parts){.stages = 2, .chunks = 2, .zero = 2, .ring = 2});
+    together(8, run_beside_one, &(parts){.stages = 2, .tensor = 2, .zero = 1, .gated = true});
+    together(8, run_beside_one, &(parts){.stages = 2, .tensor = 2, .zero = 2});
+}
+
 /* Of parts of texts, in groups of as many, and of more with dropout. */
 TEST(parallel_experts_beside_parts_of_texts)
 {
@@ -275,21 +294,27 @@ static void change(cup_context *c, cup_comm *comm, void *user)
                                   {.tensor = 2, .stages = 2},
                                   {.ring = 4},
                                   {.stages = 2, .chunks = 2},
-                                  {.stages = 4}};
+                                  {.stages = 4},
+                                  {.tensor = 2, .zero = 2},
+                                  {.stages = 2, .zero = 1},
+                                  {.stages = 2, .chunks = 2, .zero = 2}};
     static const parts second[] = {{0},
                                    {.stages = 4},
                                    {.tensor = 2},
                                    {0},
                                    {.ring = 2},
                                    {.tensor = 4},
-                                   {.tensor = 2, .stages = 2, .chunks = 2}};
+                                   {.tensor = 2, .stages = 2, .chunks = 2},
+                                   {.stages = 2, .zero = 2},
+                                   {.tensor = 2, .zero = 1},
+                                   {.zero = 3}};
     cup_training_point a[MOST_POINTS], b[MOST_POINTS];
     cup_training training = training_of(false);
     char folder[500];
     /* So that the rates do not depend on the number of steps. */
     training.rate_end = training.rate;
     int64_t count = run(c, NULL, training, whole, NULL, false, a);
-    for (int i = 0; i < 7; i++) {
+    for (int i = 0; i < 10; i++) {
         cup_training half = training;
         half.steps = 5;
         snprintf(folder, sizeof folder, "%s/run%d", (const char *)user, i);
@@ -334,6 +359,8 @@ static void refuse(cup_context *c, cup_comm *comm, void *user)
         {{.tensor = 2}, 1, 0, "1 heads and 1 of keys and values cannot be shared out equally to 2"},
         {{.experts = 4, .expert = 3}, 4, 0, "no groups of 3 that share out experts"},
         {{.experts = 4, .expert = 2, .zero = 3}, 4, 0, "take stage 2 or 1"},
+        {{.tensor = 2, .zero = 3}, 4, 0, "take stage 2 or 1"},
+        {{.stages = 2, .zero = 3}, 4, 0, "take stage 2 or 1"},
         {{.experts = 4, .expert = 2, .stages = 2}, 4, 0, "go with copies of all else; leave out"},
         {{.experts = 3, .expert = 2}, 4, 0, "3 experts in a block cannot be shared out equally"},
         {{.expert = 2}, 4, 0, "0 experts in a block cannot be shared out equally to 2"},

@@ -116,8 +116,8 @@ cup_tensor *cup__part_gather(cup_context *c, cup_tensor *t, const cup__portion *
     return y;
 }
 
-static cup_status count_parts(const cup_parameters *list, cup_optimizer *o, const bool *part,
-                              int count)
+static cup_status count_parts(const cup_parameters *list, cup_optimizer *o,
+                              const cup__portion *const *part, int count)
 {
     cup_comm *m = cup__parameters_sharers(list);
     bool *counted = cup__calloc((size_t)count + 1, sizeof *counted);
@@ -140,13 +140,13 @@ cup_optimizer *cup__parts_optimizer(const cup_parameters *list, const cup_parame
     cup_context *c = cup__parameters_context(list);
     if (!cup__parameters_sharers(list))
         return cup_optimizer_new(c, parameters, count, options);
-    bool *part = cup__calloc((size_t)count + 1, sizeof *part);
+    const cup__portion **part = cup__calloc((size_t)count + 1, sizeof(cup__portion *));
     if (!part) {
         cup__fail(&c->error, CUP_MEMORY, "out of host memory for an optimizer");
         return NULL;
     }
     for (int i = 0; i < count; i++)
-        part[i] = cup__parameters_part(list, parameters[i].tensor) != NULL;
+        part[i] = cup__parameters_part(list, parameters[i].tensor);
     cup_optimizer *o = cup__optimizer_new(c, parameters, count, options, part,
                                           cup__parameters_sharers(list));
     cup_status status = o ? count_parts(list, o, part, count) : CUP_OK;

@@ -1,5 +1,6 @@
 /* Steps of parameters of which several processes have a part each: what an element's step depends
- * on is all here, but for the norm by which gradients are clipped. */
+ * on is all here, but for the norm by which gradients are clipped, and for Muon's, which put the
+ * whole together. */
 #include "base/memory.h"
 #include "comm/comm.h"
 #include "cupola/grad.h"
@@ -8,17 +9,10 @@
 
 cup_status cup__optimizer_divide(cup_optimizer *o, int i)
 {
-    char text[CUP__SHAPE_TEXT];
     if (!o->divided)
         o->divided = cup__calloc((size_t)o->count, sizeof *o->divided);
     if (!o->divided)
         return cup__fail(&o->c->error, CUP_MEMORY, "out of host memory for an optimizer");
-    for (int k = 0; k < o->matrix_count; k++)
-        if (o->matrices[k].value == o->parameters[i])
-            return cup__fail(&o->c->error, CUP_UNSUPPORTED,
-                             "optimizer: Muon's step needs a whole matrix, and of parameter %d, "
-                             "%s, this process has a part; take another method",
-                             i, cup__tensor_text(o->parameters[i], text));
     o->divided[i] = true;
     return CUP_OK;
 }

@@ -127,7 +127,8 @@ static cup_status add_elsewhere(cup_optimizer *o, const cup_parameter *p)
 }
 
 /* The states, into a record of the update, or for Muon among its matrices. */
-static cup_status add_parameter(cup_optimizer *o, const cup_parameter *p, float *setting)
+static cup_status add_parameter(cup_optimizer *o, const cup_parameter *p, const cup__portion *part,
+                                float *setting)
 {
     static const char *const parts[] = {"first", "second"};
     cup_dtype dtype = p->tensor->dtype;
@@ -148,7 +149,8 @@ static cup_status add_parameter(cup_optimizer *o, const cup_parameter *p, float 
     float decay = p->decay ? (float)o->options.weight_decay : 0.0f;
     if (matrix) {
         o->matrices[o->matrix_count++] =
-            (cup__muon_matrix){p->tensor, r[CUP__MASTER], r[CUP__FIRST], rate, decay};
+            (cup__muon_matrix){p->tensor, r[CUP__MASTER], r[CUP__FIRST], rate, decay, part != NULL,
+                               part ? *part : (cup__portion){0}};
     } else {
         setting += o->plain++ * CUP__SETTING_COUNT;
         setting[CUP__SETTING_RATE] = rate;
@@ -166,7 +168,8 @@ static cup_status begin_alike(cup_optimizer *o, const cup_parameter *parameters)
     return alike ? CUP_OK : cup_comm_broadcast(o->options.split, o->gradients, o->count, 0);
 }
 
-static cup_status add_parameters(cup_optimizer *o, const cup_parameter *parameters, float *settings)
+static cup_status add_parameters(cup_optimizer *o, const cup_parameter *parameters,
+                                 const cup__portion *const *parts, float *settings)
 {
     for (int i = 0; i < o->count; i++) {
         CUP_TRY(check_parameter(o->c, &parameters[i], i));
@@ -176,8 +179,9 @@ static cup_status add_parameters(cup_optimizer *o, const cup_parameter *paramete
     for (int i = 0; i < o->count; i++) {
         cup__tensor_retain(parameters[i].tensor);
         o->parameters[i] = parameters[i].tensor;
-        CUP_TRY(cup__split_owns(o, i) ? add_parameter(o, &parameters[i], settings)
-                                      : add_elsewhere(o, &parameters[i]));
+        CUP_TRY(cup__split_owns(o, i)
+                    ? add_parameter(o, &parameters[i], parts ? parts[i] : NULL, settings)
+                    : add_elsewhere(o, &parameters[i]));
     }
     if (o->plain > 0)
         o->inputs[1] = cup_keep(cup_tensor_from(
@@ -193,11 +197,11 @@ static cup_status add_parameters(cup_optimizer *o, const cup_parameter *paramete
     return o->c->error.status;
 }
 
-static cup_status make(cup_optimizer *o, const cup_parameter *parameters, const bool *divided,
-                       cup_comm *sharers)
+static cup_status make(cup_optimizer *o, const cup_parameter *parameters,
+                       const cup__portion *const *parts, cup_comm *sharers)
 {
     size_t count = (size_t)o->count;
-    CUP_TRY(cup__split_make(o, parameters, divided, sharers));
+    CUP_TRY(cup__split_make(o, parameters, parts, sharers));
     o->inputs = cup__calloc(CUP__RECORDS_AT + count * CUP__RECORD, sizeof *o->inputs);
     o->gradients = cup__calloc(count, sizeof *o->gradients);
     o->parameters = cup__calloc(count, sizeof *o->parameters);
@@ -220,7 +224,7 @@ static cup_status make(cup_optimizer *o, const cup_parameter *parameters, const 
     o->steps = add_state(o, "steps", "", cup_tensor_from(o->c, CUP_F64, 1, (int64_t[]){4}, start));
     cup_status status = o->c->error.status;
     if (status == CUP_OK)
-        status = add_parameters(o, parameters, settings);
+        status = add_parameters(o, parameters, parts, settings);
     cup__free(settings);
     return status == CUP_OK && cup__split_stage(o) > 2 ? cup__brought_make(o) : status;
 }
@@ -232,8 +236,8 @@ cup_optimizer *cup_optimizer_new(cup_context *c, const cup_parameter *parameters
 }
 
 cup_optimizer *cup__optimizer_new(cup_context *c, const cup_parameter *parameters, int count,
-                                  const cup_optimizer_options *options, const bool *divided,
-                                  cup_comm *sharers)
+                                  const cup_optimizer_options *options,
+                                  const cup__portion *const *parts, cup_comm *sharers)
 {
     if (!c || c->error.status != CUP_OK)
         return NULL;
@@ -260,7 +264,7 @@ cup_optimizer *cup__optimizer_new(cup_context *c, const cup_parameter *parameter
     cup__method_attributes_of(o->row, &o->options, &o->attributes);
     cup__method_attributes_of(o->others, &o->options, &o->others_attributes);
     bool was = cup_grad_recording(c, false);
-    cup_status status = make(o, parameters, divided, sharers);
+    cup_status status = make(o, parameters, parts, sharers);
     cup_grad_recording(c, was);
     if (status == CUP_OK)
         return o;

@@ -35,17 +35,16 @@ struct cup_optimizer {
     bool ready; /* a learning rate was set */
 };
 
-/* cup_optimizer_new where this process has parts of some parameters, those that `divided` names, or
- * NULL, which m shares out; both are of use to `split` alone. */
+/* cup_optimizer_new where this process has a part of some parameters, which m shares out: of each
+ * what part, or NULL. Both may be NULL. */
 cup_optimizer *cup__optimizer_new(cup_context *c, const cup_parameter *parameters, int count,
-                                  const cup_optimizer_options *options, const bool *divided,
-                                  cup_comm *m);
+                                  const cup_optimizer_options *options,
+                                  const cup__portion *const *parts, cup_comm *m);
 
 /* Memory for a state, of the device or of the host, full of zeros; in the innermost scope. */
 cup_tensor *cup__optimizer_room(cup_optimizer *o, const cup__shape *shape);
 
-/* Says that parameter i is a part, the rest of which others have. CUP_UNSUPPORTED where the step of
- * its method needs the whole. */
+/* Says that parameter i is a part, the rest of which others have. */
 cup_status cup__optimizer_divide(cup_optimizer *o, int i);
 /* Says which parameters this process counts in the norm of all that m's processes have; the
  * optimizer takes the list. */
@@ -64,8 +63,8 @@ cup_tensor *const *cup__optimizer_gradients_counted(cup_optimizer *o, int *count
 
 /* Says which process keeps the states of each parameter: about as many elements each. Of a part it
  * is one of those who have the same. */
-cup_status cup__split_make(cup_optimizer *o, const cup_parameter *parameters, const bool *divided,
-                           cup_comm *sharers);
+cup_status cup__split_make(cup_optimizer *o, const cup_parameter *parameters,
+                           const cup__portion *const *parts, cup_comm *sharers);
 void cup__split_free(cup_optimizer *o);
 /* Whether this process keeps those of parameter i. */
 bool cup__split_owns(const cup_optimizer *o, int i);

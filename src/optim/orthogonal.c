@@ -12,10 +12,12 @@
 /* A step has this root mean square, about that of AdamW's, so that one learning rate fits both. */
 #define STEP_SIZE 0.2
 
-/* Matrices of one shape and dtype. */
+/* Matrices of one shape and dtype, or parts of such ones alike. */
 typedef struct group {
     cup_tensor *directions; /* [count, rows, columns] */
     int count;
+    bool divided;
+    cup__portion part; /* of the directions */
     double size; /* what orthogonal matrices of the shape are multiplied with */
 } group;
 
@@ -64,13 +66,25 @@ static cup_dtype dtype_of_rounds(cup_context *c, bool single)
     return CUP_BF16;
 }
 
+/* Whole matrices, of which all that have parts make the same. */
+static cup_tensor *whole_of(cup_context *c, const group *g, cup_tensor *x)
+{
+    return x && g->divided ? cup__part_gather(c, x, &g->part) : x;
+}
+
+static cup_tensor *own_of(cup_context *c, const group *g, cup_tensor *x)
+{
+    return x && g->divided ? cup__part_take(c, x, &g->part) : x;
+}
+
 static cup_status make_orthogonal(cup__muon_steps *m, const group *g)
 {
     cup_context *c = m->c;
     cup_dtype rounds = dtype_of_rounds(c, m->single), own = g->directions->dtype;
     cup_scope_open(c);
     cup_tensor *x = own == rounds ? g->directions : cup_cast(c, g->directions, rounds);
-    x = cup_scale(c, cup__orthogonal(c, x), g->size);
+    x = cup__orthogonal(c, whole_of(c, g, x));
+    x = cup_scale(c, own_of(c, g, x), g->size);
     const cup__cast_attributes to = {own};
     cup_tensor *out = g->directions;
     if (x)
@@ -79,10 +93,31 @@ static cup_status make_orthogonal(cup__muon_steps *m, const group *g)
     return c->error.status;
 }
 
+static bool same_part(const cup__muon_matrix *a, const cup__muon_matrix *b)
+{
+    const cup__portion *x = &a->part, *y = &b->part;
+    bool same = a->divided == b->divided;
+    if (!same || !a->divided)
+        return same;
+    same = x->comm == y->comm && x->axis == y->axis && x->sections == y->sections;
+    for (int i = 0; i < x->sections && same; i++)
+        same = x->section[i] == y->section[i];
+    return same;
+}
+
 static bool same_group(const cup__muon_matrix *a, const cup__muon_matrix *b)
 {
     cup__shape x = cup__shape_of(a->value), y = cup__shape_of(b->value);
-    return x.dtype == y.dtype && cup__shape_equal(&x, &y);
+    return x.dtype == y.dtype && cup__shape_equal(&x, &y) && same_part(a, b);
+}
+
+/* What is orthogonal has the whole's shape. */
+static double size_of(const cup__muon_matrix *first)
+{
+    cup__shape shape = first->divided ? cup__part_whole_shape(first->value, &first->part)
+                                      : cup__shape_of(first->value);
+    return STEP_SIZE * sqrt((double)(shape.size[0] > shape.size[1] ? shape.size[0]
+                                                                    : shape.size[1]));
 }
 
 /* The group that begins with matrix `first`. */
@@ -93,7 +128,10 @@ static cup_status make_group(cup__muon_steps *m, int first)
     for (int i = first; i < m->count; i++)
         g->count += same_group(&m->matrices[first], &m->matrices[i]);
     int64_t rows = like->shape[0], columns = like->shape[1];
-    g->size = STEP_SIZE * sqrt((double)(rows > columns ? rows : columns));
+    g->size = size_of(&m->matrices[first]);
+    g->divided = m->matrices[first].divided;
+    g->part = m->matrices[first].part;
+    g->part.axis++;
     int64_t shape[] = {g->count, rows, columns};
     g->directions = cup_keep(cup_full(m->c, like->dtype, 3, shape, 0));
     if (!g->directions)

@@ -2,19 +2,21 @@
 #ifndef CUP_OPTIM_ORTHOGONAL_H
 #define CUP_OPTIM_ORTHOGONAL_H
 
-#include "cupola/optim.h"
-#include "tensor/tensor.h"
+#include "nn/parameters.h"
 
 typedef struct cup__muon_steps cup__muon_steps;
 
-/* One matrix: the parameter, its master copy or NULL, and its momentum, all borrowed. */
+/* One matrix: the parameter, its master copy or NULL, and its momentum, all borrowed; and what part
+ * of a whole these are, where others have the rest. */
 typedef struct cup__muon_matrix {
     cup_tensor *value, *master, *first;
     float rate, decay;
+    bool divided;
+    cup__portion part;
 } cup__muon_matrix;
 
 /* Matrices of one shape and dtype are worked on together, through memory of their size that is kept
- * between steps. `single`: in f32 where bf16 would be faster. NULL with an error in the context. */
+ * between steps. Of parts a step puts together the whole, which is all that is different then. `single`: in f32 where bf16 would be faster. NULL with an error in the context. */
 cup__muon_steps *cup__muon_new(cup_context *c, const cup__muon_matrix *matrices, int count,
                                bool single);
 void cup__muon_free(cup__muon_steps *m);

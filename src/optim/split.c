@@ -36,8 +36,8 @@ static void choose_owners(struct cup__split *s, const cup_parameter *parameters,
     }
 }
 
-static cup_status find_alike(cup_optimizer *o, struct cup__split *s, const bool *divided,
-                             cup_comm *sharers)
+static cup_status find_alike(cup_optimizer *o, struct cup__split *s,
+                             const cup__portion *const *parts, cup_comm *sharers)
 {
     int each = cup_comm_count(sharers), rank = cup_comm_rank(s->comm);
     if (each < 2)
@@ -46,7 +46,8 @@ static cup_status find_alike(cup_optimizer *o, struct cup__split *s, const bool 
         return cup__fail(&o->c->error, CUP_UNSUPPORTED,
                          "optimizer: parameters of which processes have parts are not left to "
                          "others between their uses; take stage 2 or 1");
-    memcpy(s->part, divided, (size_t)o->count * sizeof *s->part);
+    for (int i = 0; i < o->count; i++)
+        s->part[i] = parts[i] != NULL;
     s->alike = cup_comm_split_new(s->comm, rank % each);
     CUP_TRY(o->c->error.status);
     if (cup_comm_count(s->alike) * each == cup_comm_count(s->comm) &&
@@ -58,8 +59,8 @@ static cup_status find_alike(cup_optimizer *o, struct cup__split *s, const bool 
                      cup_comm_count(s->comm), each);
 }
 
-cup_status cup__split_make(cup_optimizer *o, const cup_parameter *parameters, const bool *divided,
-                           cup_comm *sharers)
+cup_status cup__split_make(cup_optimizer *o, const cup_parameter *parameters,
+                           const cup__portion *const *parts, cup_comm *sharers)
 {
     cup_comm *comm = o->options.split;
     if (cup_comm_count(comm) < 2)
@@ -78,7 +79,7 @@ cup_status cup__split_make(cup_optimizer *o, const cup_parameter *parameters, co
                                  .list_owners = cup__calloc(count, sizeof(int)),
                                  .list = cup__calloc(count, sizeof(cup_tensor *))};
         if (load && s->owner && s->part && s->list && s->waiting && s->list_owners) {
-            cup_status status = find_alike(o, s, divided, sharers);
+            cup_status status = find_alike(o, s, parts, sharers);
             if (status == CUP_OK)
                 choose_owners(s, parameters, o->count, load);
             cup__free(load);

@@ -156,8 +156,6 @@ static void refuse(cup_context *c, cup_comm *comm, void *user)
     refuse_one(c, "an activation is a call of its own");
     cup_linear_layer_new(&linear, list, "even", 4, 4,
                          CUP_OPTIONS(cup_linear_layer_options, .part = CUP_PART_ROWS));
-    cup_optimizer_of(list, CUP_OPTIONS(cup_optimizer_options, .method = CUP_METHOD_MUON));
-    refuse_one(c, "Muon's step needs a whole matrix");
     cup_optimizer_of(list, CUP_OPTIONS(cup_optimizer_options, .split = comm, .stage = 3));
     refuse_one(c, "take stage 2 or 1");
     cup_parameters_save(list, "parts.safetensors");

@@ -41,6 +41,7 @@ typedef struct parts {
     int64_t experts, expert; /* of the model, and how they are shared out */
     double capacity;
     int64_t batches; /* of a step; 0: 4 */
+    cup_method method;
 } parts;
 
 static const parts whole;
@@ -71,6 +72,7 @@ static int64_t run(cup_context *c, cup_comm *comm, cup_training a, parts p, cons
     a.stages = p.stages;
     a.chunks = p.chunks;
     a.ring = p.ring;
+    a.optimizer.method = p.method;
     a.optimizer.split = p.zero ? comm : NULL;
     a.optimizer.stage = p.zero;
     a.blocks = p.blocks;
@@ -114,7 +116,8 @@ static void run_beside_one(cup_context *c, cup_comm *comm, void *user)
     training.model.dropout = p->dropout;
     if (p->ring && p->dropout > 0)
         training.model.context = 32 * p->ring;
-    int64_t count = cup_comm_rank(comm) ? 0 : run(c, NULL, training, whole, NULL, false, a);
+    const parts alone = {.method = p->method};
+    int64_t count = cup_comm_rank(comm) ? 0 : run(c, NULL, training, alone, NULL, false, a);
     int64_t same = run(c, comm, training, *p, NULL, false, b);
     if (cup_comm_rank(comm) == 0)
         expect_run(c, a, count, b, same, p->gated ? "gated" : "plain");
@@ -125,6 +128,17 @@ TEST(parallel_runs_are_those_of_one)
     together(2, run_beside_one, &(parts){.tensor = 2});
     together(4, run_beside_one, &(parts){.tensor = 2, .gated = true});
     together(4, run_beside_one, &(parts){.tensor = 4});
+}
+
+/* Whose steps are of whole matrices, with queries, keys and values in one; and where one of those
+ * who have a part makes its step. */
+TEST(parallel_runs_with_muon_are_those_of_one)
+{
+    together(2, run_beside_one, &(parts){.tensor = 2, .method = CUP_METHOD_MUON});
+    together(4, run_beside_one,
+             &(parts){.tensor = 2, .gated = true, .zero = 2, .method = CUP_METHOD_MUON});
+    together(4, run_beside_one,
+             &(parts){.tensor = 2, .stages = 2, .method = CUP_METHOD_MUON});
 }
 
 /* Stages alone, of uneven sizes, in groups, and shared out themselves. */

@@ -1,6 +1,6 @@
 /* Parameters whose values are with the process that they belong to, and come to all when a call
- * needs them (stage 3). Some of them together are a unit, in the order of the list, which is about
- * that of their use. What is needed next is known from the step before and comes ahead. All
+ * needs them, parts to all that have the same (stage 3). Some of them together are a unit, in the
+ * order of the list, which is about that of their use. What is needed next is known from the step before and comes ahead. All
  * processes make the same calls, so all bring the same units in the same order. */
 #include "base/env.h"
 #include "base/memory.h"
@@ -32,19 +32,17 @@ struct cup__brought {
     int count, here;
     uint64_t calls;
     trace last, now; /* of the step before, and of this one */
+    cup_comm *open;  /* by which units are on their way */
     bool strange;    /* this step does not follow the last one */
 };
 
-static bool is_own(const cup_optimizer *o, int i)
-{
-    return o->split->owner[i] == cup_comm_rank(o->split->comm);
-}
-
 static cup_status join(struct cup__brought *b)
 {
+    cup_comm *open = b->open;
     for (int i = 0; i < b->count; i++)
         b->units[i].open = false;
-    return cup__device_is_dry(b->o->c->device) ? CUP_OK : cup__comm_join(b->o->split->comm);
+    b->open = NULL;
+    return open ? cup__comm_join(open) : CUP_OK;
 }
 
 static void let_go(struct cup__brought *b, unit *u)
@@ -97,18 +95,23 @@ static cup_status give_memory(struct cup__brought *b, unit *u)
 static cup_status bring_unit(struct cup__brought *b, unit *u)
 {
     cup_optimizer *o = b->o;
+    cup_comm *among = cup__split_among(o->split, u->first);
     int count = 0;
+    /* One communicator at a time, so that none waits for a card that another one fills. */
+    if (b->open && b->open != among)
+        CUP_TRY(join(b));
     b->here += !u->here;
     u->here = u->open = true;
     u->used = b->calls;
     CUP_TRY(give_memory(b, u));
-    if (cup__device_is_dry(o->c->device))
+    if (cup__device_is_dry(o->c->device) || cup_comm_count(among) < 2)
         return CUP_OK;
     for (int i = u->first; i < u->end; i++) {
         b->list[count] = o->parameters[i];
         b->owners[count++] = o->split->owner[i];
     }
-    return cup__comm_bring_begin(o->split->comm, b->list, b->owners, count);
+    b->open = among;
+    return cup__comm_bring_begin(among, b->list, b->owners, count);
 }
 
 static bool add(cup_context *c, trace *t, int number)
@@ -221,10 +224,12 @@ static cup_status check(cup_optimizer *o)
     return CUP_OK;
 }
 
-/* The list cut into units of about so many bytes; 0: each parameter is one. */
+/* The list cut into units of about so many bytes that come from the same processes; 0: each
+ * parameter is one. */
 static void cut(struct cup__brought *b, int64_t most)
 {
     const cup_optimizer *o = b->o;
+    const struct cup__split *s = o->split;
     for (int i = 0; i < o->count;) {
         unit *u = &b->units[b->count];
         int64_t bytes = 0;
@@ -232,7 +237,8 @@ static void cut(struct cup__brought *b, int64_t most)
         do {
             bytes += (int64_t)o->parameters[i]->storage->bytes;
             b->away[i++]->number = b->count;
-        } while (i < o->count && bytes + (int64_t)o->parameters[i]->storage->bytes <= most);
+        } while (i < o->count && bytes + (int64_t)o->parameters[i]->storage->bytes <= most &&
+                 cup__split_among(s, i) == cup__split_among(s, u->first));
         u->end = i;
         b->count++;
     }
@@ -290,8 +296,8 @@ cup_status cup__brought_make(cup_optimizer *o)
         cup__free(storage->away);
         storage->away = b->away[i];
         b->away[i]->by = &b->bringer;
-        b->away[i]->here = b->away[i]->kept = is_own(o, i);
-        if (!is_own(o, i))
+        b->away[i]->here = b->away[i]->kept = cup__split_is_own(o->split, i);
+        if (!b->away[i]->kept)
             device->calls->release(device, storage->data);
     }
     o->split->brought = b;

@@ -159,15 +159,6 @@ static cup_status add_parameter(cup_optimizer *o, const cup_parameter *p, const 
     return o->c->error.status;
 }
 
-/* At stage 3 all begin with what rank 0 has. */
-static cup_status begin_alike(cup_optimizer *o, const cup_parameter *parameters)
-{
-    bool alike = cup__split_stage(o) < 3;
-    for (int i = 0; i < o->count; i++)
-        o->gradients[i] = parameters[i].tensor;
-    return alike ? CUP_OK : cup_comm_broadcast(o->options.split, o->gradients, o->count, 0);
-}
-
 static cup_status add_parameters(cup_optimizer *o, const cup_parameter *parameters,
                                  const cup__portion *const *parts, float *settings)
 {
@@ -175,7 +166,7 @@ static cup_status add_parameters(cup_optimizer *o, const cup_parameter *paramete
         CUP_TRY(check_parameter(o->c, &parameters[i], i));
         CUP_TRY(check_single(o->c, parameters, i));
     }
-    CUP_TRY(begin_alike(o, parameters));
+    CUP_TRY(cup__split_begin(o, parameters));
     for (int i = 0; i < o->count; i++) {
         cup__tensor_retain(parameters[i].tensor);
         o->parameters[i] = parameters[i].tensor;

@@ -66,6 +66,8 @@ cup_tensor *const *cup__optimizer_gradients_counted(cup_optimizer *o, int *count
 cup_status cup__split_make(cup_optimizer *o, const cup_parameter *parameters,
                            const cup__portion *const *parts, cup_comm *sharers);
 void cup__split_free(cup_optimizer *o);
+/* At stage 3: gives all one beginning. */
+cup_status cup__split_begin(cup_optimizer *o, const cup_parameter *parameters);
 /* Whether this process keeps those of parameter i. */
 bool cup__split_owns(const cup_optimizer *o, int i);
 /* Notes a state, in the order in which one process alone would have them; of another process the

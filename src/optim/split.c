@@ -42,10 +42,6 @@ static cup_status find_alike(cup_optimizer *o, struct cup__split *s,
     int each = cup_comm_count(sharers), rank = cup_comm_rank(s->comm);
     if (each < 2)
         return CUP_OK;
-    if (s->stage > 2)
-        return cup__fail(&o->c->error, CUP_UNSUPPORTED,
-                         "optimizer: parameters of which processes have parts are not left to "
-                         "others between their uses; take stage 2 or 1");
     for (int i = 0; i < o->count; i++)
         s->part[i] = parts[i] != NULL;
     s->alike = cup_comm_split_new(s->comm, rank % each);
@@ -138,6 +134,26 @@ cup_status cup__split_note(cup_optimizer *o, const char *name, cup_tensor *t,
                                     .owner = s->at < 0 ? 0 : s->owner[s->at],
                                     .parameter = s->at};
     return CUP_OK;
+}
+
+/* At stage 3 all begin with what the first of those has who have the same. */
+static cup_status begin_among(cup_optimizer *o, const cup_parameter *parameters, cup_comm *among)
+{
+    struct cup__split *s = o->split;
+    int count = 0;
+    for (int i = 0; i < o->count; i++)
+        if (cup__split_among(s, i) == among)
+            s->list[count++] = parameters[i].tensor;
+    return count ? cup_comm_broadcast(among, s->list, count, 0) : CUP_OK;
+}
+
+cup_status cup__split_begin(cup_optimizer *o, const cup_parameter *parameters)
+{
+    struct cup__split *s = o->split;
+    if (!s || s->stage < 3)
+        return CUP_OK;
+    CUP_TRY(begin_among(o, parameters, s->comm));
+    return s->alike ? begin_among(o, parameters, s->alike) : CUP_OK;
 }
 
 static cup_status share(cup_optimizer *o, cup_comm *among)

@@ -111,18 +111,30 @@ static bool on_stop(void *user)
     return signals_caught() != 0;
 }
 
-/* Writes with the trained model; to `to`, or as it goes to stdout when it is NULL. */
+/* Whether no process has the whole model. */
+static bool is_shared_out(const train_run *r)
+{
+    return r->parts.tensor * r->parts.stages * r->parts.expert > 1 ||
+           (r->comm && r->given->zero > 2);
+}
+
+/* Writes with the trained model, which is the checkpoint's where it is whole nowhere else; to `to`,
+ * or as it goes to stdout when it is NULL. */
 static int write_sample(train_run *r, FILE *to)
 {
+    cup_gpt *loaded = is_shared_out(r) ? cup_gpt_load(r->c, r->given->out) : NULL;
     cli_writing writing = {
-        .model = cup_trainer_model(r->trainer),
+        .model = loaded ? loaded : cup_trainer_model(r->trainer),
         .tokenizer = r->tokenizer,
         .prompt = "\n",
         .prompt_bytes = 1,
         .tokens = r->given->sample,
         .sampling = {.size = sizeof(cup_sampling), .temperature = 0.8, .seed = r->training.seed},
         .to = to};
-    return write_text(r->c, &writing);
+    int code = cli_report(r->c);
+    code = code ? code : write_text(r->c, &writing);
+    cup_gpt_free(loaded);
+    return code;
 }
 
 static int finish(train_run *r)

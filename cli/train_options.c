@@ -61,7 +61,8 @@ const cli_option train_options[] = {
      "order"},
     {"zero", INTEGER(train_given, zero, 0, 3), "STAGE", "0",
      "what each of several processes keeps of a share of the parameters only: 1 the optimizer's "
-     "states, 2 gradients, too, 3 the parameters, too (ZeRO); 0: nothing"},
+     "states, 2 gradients, too, 3 the parameters, too (ZeRO); 0: nothing. What --parallel tp, pp "
+     "or ep shares out is split so among those that have the same of it, by 1 and 2"},
     {"threads", INTEGER(train_given, threads, 0, 4096), "N", "0",
      "threads on a CPU; 0: all that the process may use"},
     {"deterministic", FLAG(train_given, deterministic), NULL, NULL,
@@ -77,7 +78,8 @@ const cli_option train_options[] = {
     {"seed", INTEGER(train_given, seed, 0, INT64_MAX), "N", "1337",
      "of the first weights, the batches and dropout"},
     {"sample", INTEGER(train_given, sample, 0, 1000000), "N", "0",
-     "tokens to write with the trained model at the end"},
+     "tokens to write with the trained model at the end, by one process: where several share it "
+     "out, that reads the whole from the checkpoint"},
     GROUP("Text"),
     {"text-field", TEXT(train_given, text_field), "NAME", NULL,
      "field of JSON Lines that has the text; without it text"},

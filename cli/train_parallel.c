@@ -72,10 +72,6 @@ static int check_parts(const train_given *given, int experts)
         return cli_usage("--zero 3 leaves whole parameters to others, and --parallel %s each "
                          "process a part of %s; --zero 2 goes with it",
                          given->parallel, experts > 1 ? "the experts" : "the model");
-    if (given->sample)
-        return cli_usage("--sample writes with the whole model, of which --parallel %s leaves each "
-                         "process a part; cupola generate writes with the checkpoint",
-                         given->parallel);
     return CLI_OK;
 }
 
@@ -101,10 +97,6 @@ int train_parallel(const train_given *given, int processes, train_parts *out)
     int numbers[WAYS] = {0};
     *out = (train_parts){.tensor = 1, .stages = 1, .chunks = 1, .ring = 1, .expert = 1};
     int code = given->parallel ? take_pairs(given, numbers) : CLI_OK;
-    if (!code && given->zero > 2 && processes > 1 && given->sample)
-        return cli_usage("--sample writes with the whole model, of which --zero %lld leaves each "
-                         "process a share; cupola generate writes with the checkpoint",
-                         (long long)given->zero);
     if (code)
         return code;
     for (int i = RING; i < WAYS; i++)

@@ -125,7 +125,7 @@ typedef struct cup_rope_scaling {
  * found. With qk_norm each head of queries and of keys goes through rmsnorm before positions turn
  * it, by "q_norm.weight" and "k_norm.weight" of the size of a head. In a list that several
  * processes share out each has an equal part of the heads, of which the struct tells, and drops of
- * their probabilities what one process would; qk_norm is refused there. */
+ * their probabilities what one process would. */
 typedef struct cup_attention_layer {
     cup_layer layer;
     cup_linear_layer qkv, out;

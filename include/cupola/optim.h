@@ -39,9 +39,9 @@ typedef struct cup_optimizer_options {
                             that are `stochastic` */
     cup_comm *split; /* each of its processes keeps the states of a share of the parameters and
                         makes their steps, behind which all have the values, which saves memory:
-                        gradients must be the same on all of them. Of experts that some share out,
-                        in groups of ranks that follow each other, it is those of the same part.
-                        NULL: not. Borrowed */
+                        gradients must be the same on all of them. Of what some share out, as
+                        experts or all of a list, in groups of ranks that follow each other, it is
+                        those of the same part. NULL: not. Borrowed */
     /* How much more they share out, see cup_optimizer_new: 2 gradients, 3 parameters too; else
      * nothing. */
     int stage;

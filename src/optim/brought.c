@@ -1,7 +1,8 @@
 /* Parameters whose values are with the process that they belong to, and come to all when a call
  * needs them, parts to all that have the same (stage 3). Some of them together are a unit, in the
- * order of the list, which is about that of their use. What is needed next is known from the step before and comes ahead. All
- * processes make the same calls, so all bring the same units in the same order. */
+ * order of the list, which is about that of their use. What is needed next is known from the step
+ * before and comes ahead. All processes make the same calls, so all bring the same units in the
+ * same order. */
 #include "base/env.h"
 #include "base/memory.h"
 #include "cuda/dry.h"

@@ -16,7 +16,8 @@ typedef struct cup__muon_matrix {
 } cup__muon_matrix;
 
 /* Matrices of one shape and dtype are worked on together, through memory of their size that is kept
- * between steps. Of parts a step puts together the whole, which is all that is different then. `single`: in f32 where bf16 would be faster. NULL with an error in the context. */
+ * between steps; of parts a step puts together the whole, too. `single`: in f32 where bf16 would be
+ * faster. NULL with an error in the context. */
 cup__muon_steps *cup__muon_new(cup_context *c, const cup__muon_matrix *matrices, int count,
                                bool single);
 void cup__muon_free(cup__muon_steps *m);

@@ -260,6 +260,17 @@ TEST(parallel_stages_with_split_states_are_the_run_of_one)
     together(8, run_beside_one, &(parts){.stages = 2, .tensor = 2, .zero = 2});
 }
 
+/* Whole parameters come from their owners, and parts from those that have the same. */
+TEST(parallel_parts_that_are_elsewhere_are_the_run_of_one)
+{
+    together(2, run_beside_one, &(parts){.experts = 4, .expert = 2, .zero = 3});
+    together(4, run_beside_one, &(parts){.experts = 4, .expert = 2, .zero = 3, .gated = true});
+    together(4, run_beside_one, &(parts){.tensor = 2, .zero = 3});
+    together(4, run_beside_one,
+             &(parts){.tensor = 2, .zero = 3, .gated = true, .dropout = 0.2,
+                      .method = CUP_METHOD_MUON});
+}
+
 /* Of parts of texts, in groups of as many, and of more with dropout. */
 TEST(parallel_experts_beside_parts_of_texts)
 {
@@ -372,8 +383,6 @@ static void refuse(cup_context *c, cup_comm *comm, void *user)
         {{.ring = 2}, 4, 0.1, "make the context a multiple of 64, or set dropout to 0"},
         {{.tensor = 2}, 1, 0, "1 heads and 1 of keys and values cannot be shared out equally to 2"},
         {{.experts = 4, .expert = 3}, 4, 0, "no groups of 3 that share out experts"},
-        {{.experts = 4, .expert = 2, .zero = 3}, 4, 0, "take stage 2 or 1"},
-        {{.tensor = 2, .zero = 3}, 4, 0, "take stage 2 or 1"},
         {{.stages = 2, .zero = 3}, 4, 0, "take stage 2 or 1"},
         {{.experts = 4, .expert = 2, .stages = 2}, 4, 0, "go with copies of all else; leave out"},
         {{.experts = 3, .expert = 2}, 4, 0, "3 experts in a block cannot be shared out equally"},

@@ -241,9 +241,9 @@ static cup_tensor *alone(cup_context *c, int64_t batch, void *user)
 
 static void misuse(cup_context *c, cup_comm *comm, void *user)
 {
-    static const char *const words[] = {"need the communicator", "which is NULL", "`split` out",
-                                        "with 9 dimensions", "stages of 2 chunks; take",
-                                        "stages of 33 chunks; take"};
+    static const char *const words[] = {"need the communicator",    "which is NULL",
+                                        "take stage 2 or 1",        "with 9 dimensions",
+                                        "stages of 2 chunks; take", "stages of 33 chunks; take"};
     model m = {.stage = cup_comm_rank(comm), .stages = 2, .chunks = 1};
     (void)user;
     make(&m, c);
@@ -255,7 +255,7 @@ static void misuse(cup_context *c, cup_comm *comm, void *user)
                                       .user = &m};
         const cup_loop_options options = {.size = sizeof options,
                                           .schedule = {.high = 1, .steps = 1},
-                                          .optimizer = {.split = i == 2 ? comm : NULL},
+                                          .optimizer = {.split = i == 2 ? comm : NULL, .stage = 3},
                                           .comm = i == 0 ? NULL : comm,
                                           .pipe = comm,
                                           .between_ndim = i == 3 ? 9 : 2,

@@ -95,7 +95,8 @@ typedef struct cup_loop_options {
  * in the step. All processes make the same calls on their loops. Rank 0 has the folder; what it
  * begins with, all have. Where all see that folder, each writes its share of the optimizer's states
  * there, as optimizer-00001-of-00004.safetensors and so on, and reads what it needs; else rank 0
- * alone does both. Any number of processes goes on from any checkpoint. `evaluate`
+ * alone does both. Any number of processes goes on from any checkpoint, however they split the
+ * states or share out the model. `evaluate`
  * is called on all of them, and may share its work. A stop that one is asked for stops all before
  * their next step, and not within one. Before each checkpoint, and every so many steps, the weights
  * of all are compared, and a process that has others is named. */
@@ -104,9 +105,12 @@ typedef struct cup_loop_options {
  * communicator compute one loss together and are called with the same batches; a step's batches
  * are shared by such groups, each of ranks of `comm` that follow each other. Without `comm` there
  * is one group. `batch` and `evaluate` find their group's number from their rank. Gradients are
- * then added up behind backward and not meanwhile. Checkpoints hold whole tensors, so that any
- * number of processes goes on from them; rank 0 needs memory for the whole model when it writes and
- * reads them. */
+ * then added up behind backward and not meanwhile. In a folder that all see each process writes its
+ * share of the model's tensors, which are put together whole in its host memory one after the
+ * other, as model-00001-of-00004.safetensors and so on, and of the optimizer's states the slices
+ * that it has; what it reads is what it needs of any checkpoint's tensors. So none needs memory for
+ * more than its share and a tensor besides. In a folder that rank 0 alone sees it needs memory for
+ * the whole model and all states. */
 
 /* Where processes have stages of a model, `pipe`, each makes the parameters of its own in its list,
  * and the batches of a step go through all stages one after the other: as soon as a stage has as

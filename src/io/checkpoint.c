@@ -53,6 +53,7 @@ cup_status cup__checkpoint_write(cup_context *c, cup__error *error, const char *
     else
         cup__writer_abandon(&writer);
     memcpy(out->name, part->name, strlen(part->name) + 1);
+    out->slices = part->slices;
     cup__hash_text(&hash, out->hash);
     return status;
 }
@@ -128,13 +129,17 @@ static void close_document(cup__json_writer *document)
 static void describe(cup__json_writer *document, const cup__checkpoint_file *files, int count,
                      uint64_t number, const cup__names *replaced, const cup__json_node *state)
 {
-    bool shards = replaced->count > 0;
-    for (int i = 0; i < count; i++)
+    bool shards = replaced->count > 0, slices = false;
+    for (int i = 0; i < count; i++) {
+        slices |= files[i].slices;
         for (int j = 0; j < i; j++)
             shards |= cup__checkpoint_alike(files[i].name, strlen(files[i].name), files[j].name);
+    }
     cup__json_open(document, NULL, CUP__JSON_OBJECT);
     cup__json_add_integer(document, "schema",
-                          shards ? CUP__CHECKPOINT_SCHEMA : CUP__CHECKPOINT_WHOLE);
+                          slices   ? CUP__CHECKPOINT_SCHEMA
+                          : shards ? CUP__CHECKPOINT_SHARDS
+                                   : CUP__CHECKPOINT_WHOLE);
     cup__json_add_unsigned(document, "save", number);
     name_files(document, files, count);
     if (replaced->count)

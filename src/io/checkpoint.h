@@ -8,8 +8,9 @@
  * opens the folder next finishes or undoes what was interrupted.
  *
  * Tensors under one name may lie in several files, as several processes write them at once: its
- * shards, "model-00002-of-00004.safetensors" being one of model.safetensors. Where a save has other
- * files than the one before, state.json names those that it replaces, which go last.
+ * shards, "model-00002-of-00004.safetensors" being one of model.safetensors. Where processes have
+ * parts of tensors they write these as slices (io/slices.h). Where a save has other files than the
+ * one before, state.json names those that it replaces, which go last.
  *
  * The last value of state.json is the checksum of all its bytes before it; those written by 0.1.0
  * have none. */
@@ -19,10 +20,10 @@
 #include "base/file.h"
 #include "base/json.h"
 #include "cupola/io.h"
-#include "io/safetensors.h"
+#include "io/slices.h"
 
 /* One file: tensors as safetensors, of a context or copies of them, which are put into the file's
- * order; or, where both are NULL, bytes as they are. */
+ * order, and of which some may be slices; or, where both are NULL, bytes as they are. */
 typedef struct cup__checkpoint_part {
     const char *name;
     const cup_named *tensors;
@@ -30,6 +31,7 @@ typedef struct cup__checkpoint_part {
     int64_t count;
     const void *bytes;
     size_t size;
+    bool slices;
 } cup__checkpoint_part;
 
 /* Saves the parts and a JSON object with everything else into a folder whose lock (base/lock.h) the
@@ -45,6 +47,7 @@ typedef struct cup__checkpoint_file {
     char name[CUP__CHECKPOINT_NAME];
     uint64_t bytes;
     char hash[CUP__HASH_TEXT];
+    bool slices; /* may be in it */
 } cup__checkpoint_file;
 
 /* A save in its three steps, of which several processes may share the second one, and threads that
@@ -93,21 +96,27 @@ cup_status cup__checkpoint_open_share(cup__error *error, const char *folder, int
                                       cup__checkpoint *out);
 void cup__checkpoint_close(cup__checkpoint *checkpoint);
 
-/* Fills the tensors from a part, all of whose shards hold them and no others. */
+/* Fills the tensors from a part, all of whose shards hold them and no others, in slices or not. */
 cup_status cup__checkpoint_fill(cup_context *c, const cup__checkpoint *checkpoint, const char *name,
                                 const cup_named *tensors, int64_t count);
 /* The same of a part that holds so many tensors, these among them; -1: any number. */
 cup_status cup__checkpoint_fill_some(cup_context *c, const cup__checkpoint *checkpoint,
                                      const char *name, const cup_named *tensors, int64_t count,
                                      int64_t all);
+/* The same of what is wanted of each; `cast`: of any dtype. */
+cup_status cup__checkpoint_fill_cut(cup_context *c, const cup__checkpoint *checkpoint,
+                                    const char *name, const cup__wanted *wanted, int64_t count,
+                                    int64_t all, bool cast);
 
 /* Reads a part as it is; *out is the caller's and has a 0 behind its *size bytes. */
 cup_status cup__checkpoint_read(cup__error *error, const cup__checkpoint *checkpoint,
                                 const char *name, char **out, size_t *size);
 
-/* The schema of state.json; 2 knew neither shards nor replaced files, without which it is still
- * written; 1 was the same without the checksum, which stands between these. */
-#define CUP__CHECKPOINT_SCHEMA 3
+/* The schema of state.json; 3 knew no slices, without which it is still written, and 2 neither
+ * shards nor replaced files, which holds for it; 1 was the same without the checksum, which stands
+ * between these. */
+#define CUP__CHECKPOINT_SCHEMA 4
+#define CUP__CHECKPOINT_SHARDS 3
 #define CUP__CHECKPOINT_WHOLE 2
 #define CUP__CHECKPOINT_END "\"\n}\n"
 

@@ -321,23 +321,49 @@ static cup_status open_part(cup__error *error, const cup__checkpoint *checkpoint
     return status;
 }
 
-cup_status cup__checkpoint_fill_some(cup_context *c, const cup__checkpoint *checkpoint,
-                                     const char *name, const cup_named *tensors, int64_t count,
-                                     int64_t all)
+static bool has_slices(const cup__checkpoint *checkpoint)
+{
+    int64_t schema = 0;
+    cup__json_get_integer(NULL, &checkpoint->json, checkpoint->json.root, "schema", 1, INT64_MAX,
+                          &schema);
+    return schema > CUP__CHECKPOINT_SHARDS;
+}
+
+cup_status cup__checkpoint_fill_cut(cup_context *c, const cup__checkpoint *checkpoint,
+                                    const char *name, const cup__wanted *wanted, int64_t count,
+                                    int64_t all, bool cast)
 {
     cup__safetensors open;
     CUP_TRY(open_part(&c->error, checkpoint, name, &open));
     cup_status status = CUP_OK;
-    if (all >= 0 && (int64_t)open.count != all)
+    bool slices = has_slices(checkpoint);
+    int64_t found = slices ? cup__slices_count(&open) : (int64_t)open.count;
+    if (all >= 0 && found != all)
         status = cup__fail(&c->error, CUP_FORMAT,
-                           "%s holds %zu tensors, but %lld are needed; it is of another model",
-                           open.path, open.count, (long long)all);
+                           "%s holds %lld tensors, but %lld are needed; it is of another model",
+                           open.path, (long long)found, (long long)all);
     if (status == CUP_OK)
-        status = cup__named_fill(c, &open, tensors, count);
+        status = cup__slices_fill(c, &open, slices, cast, wanted, count);
     /* What is needed comes from the same checkpoint: tensors that do not fit are a bad file. */
     if (status == CUP_SHAPE || status == CUP_DTYPE || status == CUP_UNSUPPORTED)
         c->error.status = status = CUP_FORMAT;
     cup__safetensors_close(&open);
+    return status;
+}
+
+cup_status cup__checkpoint_fill_some(cup_context *c, const cup__checkpoint *checkpoint,
+                                     const char *name, const cup_named *tensors, int64_t count,
+                                     int64_t all)
+{
+    cup__wanted *wanted = cup__calloc((size_t)count + 1, sizeof *wanted);
+    if (!wanted)
+        return cup__no_memory(&c->error, name);
+    for (int64_t i = 0; i < count; i++)
+        wanted[i] = (cup__wanted){tensors[i].name, tensors[i].tensor,
+                                  cup__cut_none(tensors[i].tensor)};
+    cup_status status =
+        cup__checkpoint_fill_cut(c, checkpoint, name, wanted, count, all, false);
+    cup__free(wanted);
     return status;
 }
 

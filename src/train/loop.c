@@ -94,8 +94,7 @@ static cup_status share_folder(cup_loop *l)
     if (!all)
         return cup__fail(&l->c->error, CUP_MEMORY, "out of host memory for what hosts agree on");
     cup_status status = cup__comm_collect(l->comm, &mine, 1, all);
-    /* Parts and stages are put together on rank 0. */
-    l->shared = mine != 0 && !l->among && !l->pipe && !l->experts;
+    l->shared = mine != 0;
     for (int i = 0; i < count; i++)
         l->shared &= all[i] == all[0];
     cup__free(all);

@@ -8,6 +8,7 @@
 #include "optim/optimizer.h"
 #include "tensor/tensor.h"
 #include "train/saving.h"
+#include "train/shards.h"
 #include "train/together.h"
 
 cup_status cup__loop_own(cup_loop *l)
@@ -134,24 +135,13 @@ static cup_status fill_points(cup_loop *l, const cup__checkpoint *checkpoint, in
 static cup_status fill_tensors(cup_loop *l, const cup__checkpoint *checkpoint)
 {
     cup_context *c = l->c;
-    int64_t weights, states;
     if (!l->shared) {
         CUP_TRY(cup__loop_whole(l));
         const cup__whole *w = l->weights, *s = l->states;
         CUP_TRY(cup__checkpoint_fill(c, checkpoint, CUP__MODEL_FILE, w->named, w->count));
         return cup__checkpoint_fill(c, checkpoint, CUP__OPTIMIZER_FILE, s->named, s->count);
     }
-    cup_named *own;
-    int64_t all;
-    cup_parameters_named(l->list, &all);
-    CUP_TRY(cup__loop_own_weights(l, true, &own, &weights));
-    cup_status status =
-        cup__checkpoint_fill_some(c, checkpoint, CUP__MODEL_FILE, own, weights, all);
-    cup__free(own);
-    CUP_TRY(status);
-    const cup_named *state = cup_optimizer_state(l->optimizer, &states);
-    return cup__checkpoint_fill_some(c, checkpoint, CUP__OPTIMIZER_FILE, state, states,
-                                     cup__optimizer_state_count(l->optimizer));
+    return cup__shards_read(l, checkpoint);
 }
 
 static cup_status fill(cup_loop *l, const cup__checkpoint *checkpoint, int64_t steps)

@@ -12,6 +12,7 @@
 #include "comm/comm.h"
 #include "optim/optimizer.h"
 #include "tensor/tensor.h"
+#include "train/shards.h"
 #include "train/together.h"
 
 /* The files of a checkpoint, of which each process may write a shard of the first two. */
@@ -37,8 +38,8 @@ struct cup__saving {
     cup__checkpoint_file files[PARTS]; /* those written; of the others the name is empty */
     cup__checkpoint_file *all;         /* of all processes, on rank 0 */
     int all_count;
-    cup_named *weights, *states; /* lists of those that are this process's */
-    char *copies;      /* of tensors, in host memory; or NULL */
+    cup__shard weights, states; /* those that are this process's, where all write */
+    char *copies;               /* of tensors, in host memory; or NULL */
     cup__text own, points;
     cup__json_writer state;
 };
@@ -53,10 +54,11 @@ static void free_save(cup_loop *l)
     struct cup__saving *s = l->saving;
     l->saving = NULL;
     for (int i = 0; i < PARTS; i++)
-        cup__free(s->parts[i].copies);
+        if (s->parts[i].copies != s->weights.copies)
+            cup__free(s->parts[i].copies);
     cup__free(s->copies);
-    cup__free(s->weights);
-    cup__free(s->states);
+    cup__shard_free(&s->weights);
+    cup__shard_free(&s->states);
     cup__free(s->all);
     cup__text_free(&s->own);
     cup__text_free(&s->points);
@@ -96,8 +98,8 @@ static cup_status make_texts(cup_loop *l, struct cup__saving *s)
 /* Whether each process has its shard of a file. */
 static bool is_sharded(const cup_loop *l, int part)
 {
-    return l->shared &&
-           (part == OPTIMIZER || (part == MODEL && cup__split_stage(l->optimizer) > 2));
+    bool model = cup__loop_is_parted(l) || cup__split_stage(l->optimizer) > 2;
+    return l->shared && (part == OPTIMIZER || (part == MODEL && model));
 }
 
 static const char *name_of(const cup_loop *l, int part)
@@ -114,15 +116,23 @@ static void name_part(const cup_loop *l, int part, int rank, char out[CUP__CHECK
     cup__checkpoint_shard(name_of(l, part), rank, count, out);
 }
 
+/* Whether a file may hold slices of tensors. */
+static bool is_sliced(const cup_loop *l, int part)
+{
+    return l->shared && part == OPTIMIZER && (l->among || l->experts);
+}
+
 /* The tensors of this process. */
 static cup_status choose_tensors(cup_loop *l, struct cup__saving *s)
 {
     cup__checkpoint_part *model = &s->parts[MODEL], *optimizer = &s->parts[OPTIMIZER];
     if (l->shared) {
-        CUP_TRY(cup__loop_own_weights(l, l->folder != NULL, &s->weights, &model->count));
-        model->tensors = s->weights;
-        CUP_TRY(cup__optimizer_written(l->optimizer, l->comm, &s->states, &optimizer->count));
-        optimizer->tensors = s->states;
+        CUP_TRY(cup__shard_weights(l, &s->weights));
+        CUP_TRY(cup__shard_states(l, &s->states));
+        *model = (cup__checkpoint_part){.tensors = s->weights.named,
+                                        .copies = s->weights.copies,
+                                        .count = s->weights.count};
+        *optimizer = (cup__checkpoint_part){.tensors = s->states.named, .count = s->states.count};
     } else if (l->folder) {
         *model = (cup__checkpoint_part){.tensors = l->weights->named, .count = l->weights->count};
         *optimizer = (cup__checkpoint_part){.tensors = l->states->named, .count = l->states->count};
@@ -132,6 +142,7 @@ static cup_status choose_tensors(cup_loop *l, struct cup__saving *s)
         if (p->count || p->bytes)
             name_part(l, i, cup_comm_rank(l->comm), s->names[i]);
         p->name = s->names[i];
+        p->slices = is_sliced(l, i);
     }
     return CUP_OK;
 }
@@ -161,21 +172,31 @@ static cup_status copy_tensors(cup__checkpoint_part *part, char **at)
     return CUP_OK;
 }
 
+/* Room for copies of a part's tensors, of which there may be copies already. */
+static bool make_room(cup__checkpoint_part *part)
+{
+    if (part->tensors)
+        part->copies = cup__calloc((size_t)part->count + 1, sizeof *part->copies);
+    return !part->tensors || part->copies;
+}
+
 /* Where there is no memory for copies the tensors themselves are written, while steps wait. */
 static cup_status copy_all(struct cup__saving *s)
 {
     size_t bytes = 64;
     for (int i = 0; i < OWN; i++)
-        for (int64_t k = 0; k < s->parts[i].count; k++)
+        for (int64_t k = 0; s->parts[i].tensors && k < s->parts[i].count; k++)
             bytes += room_of(s->parts[i].tensors[k].tensor);
     bool fits = (s->copies = cup__malloc(bytes)) != NULL;
     for (int i = 0; i < OWN && fits; i++)
-        fits = (s->parts[i].copies = cup__calloc((size_t)s->parts[i].count + 1,
-                                                 sizeof *s->parts[i].copies)) != NULL;
+        fits = make_room(&s->parts[i]);
     char *at = s->copies;
     for (int i = 0; i < OWN && fits; i++)
-        CUP_TRY(copy_tensors(&s->parts[i], &at));
+        if (s->parts[i].tensors)
+            CUP_TRY(copy_tensors(&s->parts[i], &at));
     for (int i = 0; i < OWN && !fits; i++) {
+        if (!s->parts[i].tensors)
+            continue;
         cup__free(s->parts[i].copies);
         s->parts[i].copies = NULL;
     }
@@ -319,6 +340,7 @@ static void hear_file(const cup_loop *l, int part, int rank, const int64_t numbe
                       cup__checkpoint_file *out)
 {
     name_part(l, part, rank, out->name);
+    out->slices = is_sliced(l, part);
     out->bytes = (uint64_t)numbers[0];
     snprintf(out->hash, sizeof out->hash, "%016llx%016llx", (unsigned long long)numbers[1],
              (unsigned long long)numbers[2]);

@@ -187,7 +187,7 @@ TEST(checkpoint_bad_folders_have_sentences)
     expect_refused(folder, "\"schema\" must be");
     shell("echo '{\"schema\":2,\"files\":{},\"state\":{}}' > '%s/state.json'%s", folder, "");
     expect_refused(folder, "is damaged or was edited");
-    shell("echo '{\"schema\":4}' > '%s/state.json'%s", folder, "");
+    shell("echo '{\"schema\":5}' > '%s/state.json'%s", folder, "");
     expect_refused(folder, "is of a later version of Cupola");
     shell("echo '{\"schema\":1,\"files\":{\"../x\":{}},\"state\":{}}' > '%s/state.json'%s", folder,
           "");

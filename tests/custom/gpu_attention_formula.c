@@ -2,6 +2,7 @@
  * gradients are those of the specification. */
 #include "attention_formula.h"
 
+#include "../ahead.h"
 #include "base/memory.h"
 #include "cuda/dry.h"
 #include "cuda/unit.h"
@@ -85,6 +86,10 @@ static double apart(cup_tensor *x, cup_tensor *y)
 static void compare(const variant *v, const sizes *s, cup_dtype dtype, double most)
 {
     cup_tensor *got[GRADIENTS], *want[GRADIENTS], *plain[GRADIENTS];
+    if (test_noted) {
+        run_variant(test_noted, v, s, dtype, dtype, true, got);
+        return;
+    }
     cup_context *gpu = open_gpu(), *cpu = open_cpu();
     run_variant(gpu, v, s, dtype, dtype, true, got);
     run_variant(cpu, v, s, dtype, CUP_F64, true, want);
@@ -125,22 +130,26 @@ static void compare_all(cup_dtype dtype, double most, size_t turn)
 
 TEST_LIMITED(gpu_attention_formula_bf16, 600)
 {
-    compare_all(CUP_BF16, 2e-2, 0);
+    TEST_AHEAD
+        compare_all(CUP_BF16, 2e-2, 0);
 }
 
 TEST_LIMITED(gpu_attention_formula_f16, 600)
 {
-    compare_all(CUP_F16, 4e-3, 1);
+    TEST_AHEAD
+        compare_all(CUP_F16, 4e-3, 1);
 }
 
 TEST_LIMITED(gpu_attention_formula_f32, 600)
 {
-    compare_all(CUP_F32, 5e-5, 2);
+    TEST_AHEAD
+        compare_all(CUP_F32, 5e-5, 2);
 }
 
 TEST_LIMITED(gpu_attention_formula_f64, 600)
 {
-    compare_all(CUP_F64, 1e-11, 0);
+    TEST_AHEAD
+        compare_all(CUP_F64, 1e-11, 0);
 }
 
 /* Tiles that a condition hides are skipped: all keys but a few for most queries, and in each of the
@@ -164,9 +173,10 @@ static const variant sparse[] = {
 TEST_LIMITED(gpu_attention_formula_skips, 600)
 {
     static const sizes all[] = {{1, 2, 1, 700, 1000, 64}, {1, 2, 2, 1100, 600, 128}};
-    for (size_t i = 0; i < sizeof sparse / sizeof *sparse; i++)
-        for (int k = 0; k < 2; k++)
-            compare(&sparse[i], &all[k], k == (int)i % 2 ? CUP_BF16 : CUP_F16, 2e-2);
+    TEST_AHEAD
+        for (size_t i = 0; i < sizeof sparse / sizeof *sparse; i++)
+            for (int k = 0; k < 2; k++)
+                compare(&sparse[i], &all[k], k == (int)i % 2 ? CUP_BF16 : CUP_F16, 2e-2);
 }
 
 /* More tiles of either side than a card has multiprocessors: blocks take several, and the next call
@@ -174,10 +184,11 @@ TEST_LIMITED(gpu_attention_formula_skips, 600)
 TEST_LIMITED(gpu_attention_formula_takes_turns, 600)
 {
     static const sizes all[] = {{1, 60, 20, 300, 260, 64}, {3, 32, 32, 140, 300, 128}};
-    for (int k = 0; k < 2; k++) {
-        compare(&sparse[0], &all[k], CUP_BF16, 2e-2);
-        compare(&sparse[4], &all[k], CUP_F16, 2e-2);
-    }
+    TEST_AHEAD
+        for (int k = 0; k < 2; k++) {
+            compare(&sparse[0], &all[k], CUP_BF16, 2e-2);
+            compare(&sparse[4], &all[k], CUP_F16, 2e-2);
+        }
 }
 
 /* The value of a knob in the first kernel with a formula that is asked for; 0 without it. */
@@ -225,6 +236,10 @@ TEST(attention_formula_skips_host_paths)
 static void compare_bits(const variant *v, const sizes *s)
 {
     cup_tensor *first[GRADIENTS], *again[GRADIENTS];
+    if (test_noted) {
+        run_variant(test_noted, v, s, CUP_BF16, CUP_BF16, true, first);
+        return;
+    }
     cup_context *gpu[2] = {open_gpu(), open_gpu()}, *cpu = open_cpu();
     run_variant(gpu[0], v, s, CUP_BF16, CUP_BF16, true, first);
     for (int i = 0; i < 3; i++)
@@ -247,6 +262,7 @@ TEST_LIMITED(gpu_attention_formula_repeats, 120)
 {
     static const sizes all[] = {{2, 4, 2, 200, 330, 64}, {4, 60, 60, 300, 280, 64}};
     const variant *const by[] = {&variants[VARIANTS - 2], &sparse[0]};
-    for (int k = 0; k < 2; k++)
-        compare_bits(by[k], &all[k]);
+    TEST_AHEAD
+        for (int k = 0; k < 2; k++)
+            compare_bits(by[k], &all[k]);
 }

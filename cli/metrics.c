@@ -89,6 +89,13 @@ static void begin_point(cli_json *w, const cup_training_point *p)
     json_add_number(w, "rate", p->rate);
 }
 
+/* Steps that changed nothing count from a run's first one on. */
+static void count_point(cli_metrics *m, const cup_training_point *p)
+{
+    m->written++;
+    m->skipped += !isfinite(p->validation) && !isfinite(p->norm);
+}
+
 static bool tells_of(const char *line, const cup_training_point *p)
 {
     cli_json w;
@@ -107,14 +114,14 @@ static long find_known(cli_metrics *m, FILE *file)
     char *line = NULL;
     size_t room = 0;
     long known = 0;
-    m->written = 0;
+    m->written = m->skipped = 0;
     for (ssize_t length; (length = getline(&line, &room, file)) > 0;) {
         if (!strncmp(line, HEAD, sizeof HEAD - 1))
             continue;
         if (m->written == count || line[length - 1] != '\n' ||
             !tells_of(line, &points[m->written]))
             break;
-        m->written++;
+        count_point(m, &points[m->written]);
         known = ftell(file);
     }
     free(line);
@@ -178,6 +185,7 @@ static bool write_line(cli_metrics *m, const cup_training_point *p, const metric
     json_add_integer(&w, "memory_peak", memory->peak_allocated);
     json_add_integer(&w, "memory_held", memory->peak_reserved);
     json_add_number(&w, "seconds_left", pace->seconds_left);
+    json_add_integer(&w, "skipped", m->skipped);
     return json_end_line(&w, m->lines);
 }
 
@@ -194,6 +202,7 @@ static bool write_events(cli_metrics *m, const cup_training_point *p, const metr
         {named(m, "%ss_per_second", name), pace->rate > 0 ? pace->rate : NAN},
         {"mfu", mfu > 0 ? mfu : NAN},
         {"memory_bytes", (double)metrics_memory(m)->allocated},
+        {"skipped_steps", (double)m->skipped},
     };
     return events_add(&m->events, p->step, values, sizeof values / sizeof *values);
 }
@@ -214,8 +223,9 @@ void metrics_write(cli_metrics *m, const metrics_pace *pace)
     bool fine = !m->failed;
     if (fine && !m->lines && !(fine = open_lines(m)))
         fail(m);
-    for (; fine && m->written < count; m->written++) {
+    while (fine && m->written < count) {
         const cup_training_point *p = &points[m->written];
+        count_point(m, p);
         bool known = p->step >= m->facts.first;
         fine = write_line(m, p, known ? pace : &(metrics_pace){0, NAN, NAN}) &&
                (!known || write_events(m, p, pace));

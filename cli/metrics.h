@@ -33,7 +33,7 @@ typedef struct cli_metrics {
     metrics_facts facts;
     FILE *lines;
     cli_events events;
-    int64_t written; /* of the run's points */
+    int64_t written, skipped; /* of the run's points, and steps among these */
     cup_memory memory;
     double memory_at; /* when that was asked */
     bool failed;      /* the disk does not take them; said once */

@@ -13,7 +13,7 @@ typedef struct train_given {
     const char *out, *preset, *device, *dtype, *tokenizer, *precision;
     const char *parallel, *stages; /* "dp=2,tp=2", "3,4" */
     const char *positions, *norm, *mlp, *bias, *optimizer;
-    const char *memory_page, *decline, *from, *text_field, *recompute;
+    const char *memory_page, *decline, *from, *text_field, *recompute, *non_finite;
     bool again; /* no option: a run that was started again goes on from its checkpoint */
     bool tune, tensorboard, ops, resume, overwrite, stochastic, untied, deterministic;
     bool save_background, qk_norm, offload;
@@ -73,6 +73,12 @@ bool train_goes_on(cup_context *c, cup_comm *m, const train_place *place, const 
 
 /* Puts what was on the command line into a training. Returns an exit code. */
 int train_apply(const cli_call *call, cup_training *training);
+
+/* Says at the end of a run how many of its steps changed nothing; of none nothing. */
+void train_tell_skipped(int64_t steps);
+
+/* What --non-finite says, which was given. */
+cup_non_finite train_non_finite(const train_given *given);
 
 /* Says so where a folder's checkpoint has no checksum of what it says itself. */
 void train_note_unchecked(cup_context *c, const char *folder);

@@ -24,7 +24,8 @@ static int check_options(const cli_call *call)
         "save-every",  "evaluate-every", "warmup",       "lr",          "lr-end",
         "decline",     "decline-steps", "deterministic", "gpus",        "processes",
         "restarts",    "zero",          "check-every",   "save-background", "tune",
-        "tensorboard", "memory-page",   "recompute",     "optimizer-offload", NULL};
+        "tensorboard", "memory-page",   "recompute",     "optimizer-offload",
+        "non-finite",  NULL};
     static const char *const all[] = {
         "task",        "data",   "out",     "resume",    "overwrite",    "preset",
         "device",      "dtype",  "threads", "precision", "deterministic", "memory-limit",
@@ -35,7 +36,8 @@ static int check_options(const cli_call *call)
         "beta2",       "momentum", "weight-decay",       "clip",         "evaluate-every",
         "save-every",  "gpus",   "processes", "restarts", "from",        "accumulate",
         "decline-steps", "ema",  "stochastic", "recompute", "zero",      "check-every",
-        "save-background", "tensorboard", "tune", "memory-page", "optimizer-offload", NULL};
+        "save-background", "tensorboard", "tune", "memory-page", "optimizer-offload",
+        "non-finite",  NULL};
     const train_given *given = call->given;
     if (given->overwrite && given->resume)
         return cli_usage("--resume goes on with a checkpoint and --overwrite replaces one; give "
@@ -116,6 +118,8 @@ static void apply_times(images_run *r)
         r->how.check_every = given->check_every ? given->check_every : -1;
     if (given->recompute)
         cup_recompute_policy_find(given->recompute, &r->how.recompute);
+    if (given->non_finite)
+        r->how.non_finite = train_non_finite(given);
     r->how.background = given->save_background;
     r->how.optimizer.offload = given->offload;
     r->how.optimizer.split = given->zero ? r->comm : NULL;

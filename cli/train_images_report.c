@@ -96,6 +96,17 @@ void images_begin_report(images_run *r)
         write_metrics(r);
 }
 
+static void describe_device(images_run *r)
+{
+    char memory[32];
+    int64_t skipped = cup_loop_skipped(cup_classifier_loop(r->m));
+    cup_text_size((double)metrics_memory(&r->metrics)->peak_allocated, memory, sizeof memory);
+    int used = snprintf(r->progress.more, sizeof r->progress.more, "%s", memory);
+    if (skipped > 0)
+        snprintf(r->progress.more + used, sizeof r->progress.more - (size_t)used, "  %lld skipped",
+                 (long long)skipped);
+}
+
 /* Metrics of a new run are not begun before a step is done: a run that ends until then leaves its
  * folder as it was. */
 void images_report(images_run *r, const cup_training_point *p)
@@ -108,8 +119,7 @@ void images_report(images_run *r, const cup_training_point *p)
         return;
     }
     r->done = p->step + 1;
-    cup_text_size((double)metrics_memory(&r->metrics)->peak_allocated, r->progress.more,
-                  sizeof r->progress.more);
+    describe_device(r);
     progress_step(&r->progress, r->done, images_of(r, r->done - r->first), p->loss);
     write_metrics(r);
     draw_again(r);
@@ -140,6 +150,7 @@ static int write_document(images_run *r)
     json_add_integer(&w, "parameters", cup_classifier_count(r->m));
     json_add_integer(&w, "first_step", r->first);
     json_add_integer(&w, "steps", steps);
+    json_add_integer(&w, "skipped", cup_loop_skipped(cup_classifier_loop(r->m)));
     json_add_boolean(&w, "finished", steps == r->how.steps);
     json_add_number(&w, "images_per_second", r->rate);
     json_add_integer(&w, "memory_peak", metrics_memory(&r->metrics)->peak_allocated);
@@ -164,6 +175,7 @@ int images_finish(images_run *r)
     if (isfinite(cup_classifier_accuracy(r->m)))
         fprintf(stderr, "accuracy %.2f %% of the images kept apart\n",
                 100 * cup_classifier_accuracy(r->m));
+    train_tell_skipped(cup_loop_skipped(cup_classifier_loop(r->m)));
     fprintf(stderr, "%s: checkpoint, losses.csv, metrics.jsonl, loss.svg and loss.html\n",
             cli_shown(r->given->out));
     return r->call->json ? write_document(r) : CLI_OK;

@@ -75,6 +75,10 @@ const cli_option train_options[] = {
      "write an HTML page of the GPU's memory at the end, also when the run fails"},
     {"tensorboard", FLAG(train_given, tensorboard), NULL, NULL,
      "write the numbers of metrics.jsonl as TensorBoard's event files, too, into --out"},
+    {"non-finite", CHOICE(train_given, non_finite), "stop|skip", NULL,
+     "what becomes of a step whose loss or gradients are not finite: the run stops and names the "
+     "op that first gave such a value, or goes on as if the step had not been; without it a loss "
+     "stops it and gradients alone are skipped. How many were skipped is said"},
     {"seed", INTEGER(train_given, seed, 0, INT64_MAX), "N", "1337",
      "of the first weights, the batches and dropout"},
     {"sample", INTEGER(train_given, sample, 0, 1000000), "N", "0",
@@ -174,6 +178,11 @@ static void apply_model(const cli_call *call, cup_training *t)
     }
 }
 
+cup_non_finite train_non_finite(const train_given *given)
+{
+    return strcmp(given->non_finite, "stop") ? CUP_NON_FINITE_SKIP : CUP_NON_FINITE_STOP;
+}
+
 static void apply_run(const cli_call *call, cup_training *t)
 {
     const train_given *given = call->given;
@@ -212,6 +221,8 @@ static void apply_run(const cli_call *call, cup_training *t)
         t->precision = given->precision;
     if (given->optimizer)
         cup_method_find(given->optimizer, &t->optimizer.method);
+    if (given->non_finite)
+        t->non_finite = train_non_finite(given);
 }
 
 /* What chooses a new model and its tokenizer has no say where both are there. */

@@ -137,7 +137,10 @@ static void describe_device(train_run *r)
     double mfu = metrics_mfu(&r->metrics, r->progress.rate);
     int used = mfu > 0 ? snprintf(to, room, "%.1f %% MFU  ", 100 * mfu) : 0;
     cup_text_size((double)metrics_memory(&r->metrics)->peak_allocated, memory, sizeof memory);
-    snprintf(to + used, room - (size_t)used, "%s", memory);
+    used += snprintf(to + used, room - (size_t)used, "%s", memory);
+    int64_t skipped = cup_trainer_skipped(r->trainer);
+    if (skipped > 0)
+        snprintf(to + used, room - (size_t)used, "  %lld skipped", (long long)skipped);
 }
 
 /* Metrics of a new run are not begun before a step is done: until then there is nothing to tell of,
@@ -187,6 +190,14 @@ static void tell_sets(const train_run *r)
     free(drawn);
 }
 
+void train_tell_skipped(int64_t steps)
+{
+    if (steps > 0)
+        fprintf(stderr,
+                "%lld %s skipped, as gradients or loss were not finite\n", (long long)steps,
+                steps == 1 ? "step was" : "steps were");
+}
+
 void train_summarize(train_run *r)
 {
     char time[32], rate[32], steady[32];
@@ -201,6 +212,7 @@ void train_summarize(train_run *r)
     double first = plot_validation(r->trainer, false), last = plot_validation(r->trainer, true);
     if (last != first && isfinite(last))
         fprintf(stderr, "validation loss %.4f, before training %.4f\n", last, first);
+    train_tell_skipped(cup_trainer_skipped(r->trainer));
     tell_sets(r);
     fprintf(stderr, "%s: checkpoint, losses.csv, metrics.jsonl, loss.svg and loss.html\n",
             cli_shown(r->given->out));
@@ -222,6 +234,7 @@ int train_write_document(train_run *r, const cli_text *sample)
                      cup_gpt_parameter_count(&cup_trainer_model(r->trainer)->config, true));
     json_add_integer(&w, "first_step", r->first);
     json_add_integer(&w, "steps", steps);
+    json_add_integer(&w, "skipped", cup_trainer_skipped(r->trainer));
     json_add_boolean(&w, "finished", steps == r->training.steps);
     json_add_number(&w, "tokens_per_second", r->rate);
     json_add_number(&w, "steady_tokens_per_second", progress_steady_rate(&r->progress));

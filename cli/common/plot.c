@@ -266,7 +266,7 @@ cup_status plot_points(cup_context *c, const cup_training_point *points, int64_t
 {
     int64_t steps = 0;
     for (int64_t i = 0; i < count; i++)
-        steps += isfinite(points[i].loss);
+        steps += !isfinite(points[i].validation);
     size_t room = strlen(folder) + sizeof "/loss.html";
     char *path = malloc(room);
     if (!path)

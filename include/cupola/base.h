@@ -209,7 +209,7 @@ CUP_API cup_status cup_precision(cup_context *c, const char *precision);
  *     65536 tensors that ended are known;
  *   - a call while another thread is in one of the same context: it waits for that and fails;
  *   - the first op whose result has a NaN; the sentence says which inputs were not finite before.
- *     Results in a captured graph are not looked at.
+ *     Results in a captured graph are not looked at; a cup_loop captures none then.
  * Released memory of tensors is filled with 0xff, a NaN in every float. cup_context_free tells the
  * log what was kept and not freed.
  * Calls of ops are numbered from 1 in what is said. The text, of up to 63 bytes, is copied and

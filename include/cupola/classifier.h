@@ -61,6 +61,7 @@ typedef struct cup_classification {
      * not those of that run, by their names and their order, the layers that `classes` gives their
      * size are new. Borrowed for as long as the classifier is made, and not kept in checkpoints. */
     const char *from;
+    cup_non_finite non_finite; /* see cup_loop_options */
 } cup_classification;
 
 /* What is known to work for the network of a name, see cup_network_names, so many times over the

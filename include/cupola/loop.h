@@ -55,6 +55,18 @@ typedef struct cup_loop_calls {
     cup_tensor *(*chunk)(cup_context *c, int64_t batch, int chunk, cup_tensor *x, void *user);
 } cup_loop_calls;
 
+/* What becomes of a step whose loss or gradients are not finite; it never changes parameters or
+ * states of the optimizer. */
+typedef enum cup_non_finite {
+    CUP_NON_FINITE_USUAL = 0, /* a loss ends the run, gradients alone let it go on */
+    CUP_NON_FINITE_STOP = 1,  /* both end it, and what began to be not finite is named: the step is
+                                 computed once more, and the first op that made such a value, its
+                                 result, and the parameters it came from stand in the sentence.
+                                 Steps that a GPU was given meanwhile change nothing */
+    CUP_NON_FINITE_SKIP = 2   /* the run goes on without it; the list's buffers, as the statistics
+                                 of batches, are as before it, too */
+} cup_non_finite;
+
 /* How a loop trains. */
 typedef struct cup_loop_options {
     size_t size;
@@ -85,6 +97,8 @@ typedef struct cup_loop_options {
     /* With `pipe` and the call `chunk`: so many chunks of the model are on each process, which gets
      * a batch as often. 0: 1. */
     int64_t chunks;
+    /* See above. CUP_NON_FINITE_USUAL names what began it, too, where no step was made since. */
+    cup_non_finite non_finite;
 } cup_loop_options;
 
 /* With a communicator each process computes an equal share of a step's batches, of which there must
@@ -152,7 +166,8 @@ CUP_API cup_status cup_loop_vacant(cup_context *c, const char *folder);
 /* One step of a run, or the evaluation before it. */
 typedef struct cup_training_point {
     int64_t step;      /* steps that were done before */
-    double loss;       /* of the step's batch; NaN where no step followed, as behind the last */
+    double loss;       /* of the step's batch; NaN where no step followed, as behind the last, or
+                          where it is not finite and the step was skipped */
     double norm, rate; /* of the gradients before they were clipped; the learning rate */
     double validation; /* the loss of what was kept apart; NaN where it was not evaluated */
 } cup_training_point;
@@ -160,7 +175,8 @@ typedef struct cup_training_point {
 /* What a run tells while it goes on. All may be NULL. */
 typedef struct cup_training_hooks {
     size_t size; /* see CUP_OPTIONS */
-    /* A step is done, or an evaluation (then loss is NaN). On a GPU a few steps come at once. */
+    /* A step is done, or an evaluation (then `validation` is a number). On a GPU a few steps come
+     * at once. */
     void (*point)(const cup_training_point *point, void *user);
     /* A checkpoint of so many steps is on the disk. */
     void (*saved)(int64_t steps, void *user);
@@ -191,9 +207,8 @@ CUP_API cup_status cup_loop_resume(cup_loop *loop);
  * not resumed refuses to begin where a checkpoint, or a file that has a name of one, stands. */
 CUP_API cup_status cup_loop_overwrite(cup_loop *loop);
 
-/* Runs the steps that are left. CUP_INTERRUPTED when a hook said stop; CUP_STATE when the loss is
- * no longer a number. A step whose loss is a number and whose gradients are not changes nothing,
- * see cup_optimizer_step. */
+/* Runs the steps that are left. CUP_INTERRUPTED when a hook said stop; CUP_STATE when a loss, or
+ * gradients, are not finite and `non_finite` of the options says stop. */
 CUP_API cup_status cup_loop_run(cup_loop *loop, const cup_training_hooks *hooks);
 
 /* Writes a checkpoint now: the list's tensors, buffers too, as model.safetensors; what the
@@ -205,7 +220,11 @@ CUP_API cup_status cup_loop_save(cup_loop *loop);
 CUP_API int64_t cup_loop_steps(const cup_loop *loop);
 CUP_API const cup_training_point *cup_loop_points(const cup_loop *loop, int64_t *count);
 
-/* The loop's own, to ask how many steps were skipped. */
+/* Steps so far that changed nothing, because their gradients or loss were not finite, of those
+ * whose losses are known. It does not wait for the device. */
+CUP_API int64_t cup_loop_skipped(const cup_loop *loop);
+
+/* The loop's own. */
 CUP_API cup_optimizer *cup_loop_optimizer(cup_loop *loop);
 
 #ifdef __cplusplus

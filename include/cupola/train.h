@@ -76,6 +76,7 @@ typedef struct cup_training {
      * none. */
     int64_t expert;
     int64_t recompute_blocks; /* see cup_gpt; 0: all */
+    cup_non_finite non_finite; /* see cup_loop_options */
 } cup_training;
 
 /* A run that is known to work, under a name. */
@@ -120,8 +121,8 @@ CUP_API cup_status cup_trainer_resume(cup_trainer *t);
 /* Lets a new run replace what stands in its folder, with its first save. */
 CUP_API cup_status cup_trainer_overwrite(cup_trainer *t);
 
-/* Runs the steps that are left. CUP_INTERRUPTED when a hook said stop; CUP_STATE when the loss is
- * no longer a number. */
+/* Runs the steps that are left. CUP_INTERRUPTED when a hook said stop; CUP_STATE when a loss, or
+ * gradients, are not finite and `non_finite` says stop. */
 CUP_API cup_status cup_trainer_run(cup_trainer *t, const cup_training_hooks *hooks);
 
 /* Writes a checkpoint now. */
@@ -131,9 +132,11 @@ CUP_API cup_status cup_trainer_save(cup_trainer *t);
  * trainer; NULL where the training named one. */
 CUP_API const char *cup_trainer_policy_text(const cup_trainer *t);
 
-/* The model, the steps done, and every point so far, those before a resume included. Borrowed. */
+/* The model, the steps done, and of these those that changed nothing, see cup_loop_skipped; and
+ * every point so far, those before a resume included. Borrowed. */
 CUP_API cup_gpt *cup_trainer_model(cup_trainer *t);
 CUP_API int64_t cup_trainer_steps(const cup_trainer *t);
+CUP_API int64_t cup_trainer_skipped(const cup_trainer *t);
 CUP_API const cup_training_point *cup_trainer_points(const cup_trainer *t, int64_t *count);
 
 /* The mean loss of the model over a part of the data: over all its texts of the model's context

@@ -399,6 +399,7 @@ cup_tensor *cup__op_call(cup_context *c, const cup__row *row, cup_tensor *const 
     cup_tensor *result =
         cup__inputs_unlike(row, in, in_count)
             ? cup__op_promoted(c, row, in, in_count, attributes, out)
+        : c->finite ? cup__op_traced(c, row, in, in_count, attributes, out)
         : c->debug ? cup__op_watched(c, row, in, in_count, attributes, out)
                    : cup__op_plain(c, row, in, in_count, attributes, out);
     if (c->away)

@@ -13,11 +13,14 @@ int cup__take_ints(int64_t to[8], const int64_t *from, int count);
 /* As cup__options_take, with failures in the context, which may be NULL; whether it was done. */
 bool cup__take_options(cup_context *c, const char *name, void *to, size_t own, const void *from);
 
-/* What cup__op_call does of a context: plainly, or where it is watched. */
+/* What cup__op_call does of a context: plainly, or where it is watched, or where what is not finite
+ * is looked for (dispatch/finite.h). */
 cup_tensor *cup__op_plain(cup_context *c, const cup__row *row, cup_tensor *const *in, int in_count,
                           const void *attributes, cup_tensor **out);
 cup_tensor *cup__op_watched(cup_context *c, const cup__row *row, cup_tensor *const *in,
                             int in_count, const void *attributes, cup_tensor **out);
+cup_tensor *cup__op_traced(cup_context *c, const cup__row *row, cup_tensor *const *in,
+                           int in_count, const void *attributes, cup_tensor **out);
 
 /* Whether inputs that `promotes` names have several dtypes; the call with all of them in the dtype
  * that holds their numbers. */

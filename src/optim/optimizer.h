@@ -32,6 +32,7 @@ struct cup_optimizer {
     bool *divided, *counted;
     cup_comm *among;
     cup_tensor *norms, *own_norm;
+    cup_tensor *guarded, *stuck; /* see optim/guard.h; or NULL */
     bool ready; /* a learning rate was set */
 };
 
@@ -40,6 +41,12 @@ struct cup_optimizer {
 cup_optimizer *cup__optimizer_new(cup_context *c, const cup_parameter *parameters, int count,
                                   const cup_optimizer_options *options,
                                   const cup__portion *const *parts, cup_comm *m);
+
+/* Parameters whose states are here, so far. */
+static inline int cup__optimizer_own(const cup_optimizer *o)
+{
+    return o->plain + o->matrix_count;
+}
 
 /* Memory for a state, of the device or of the host, full of zeros; in the innermost scope. */
 cup_tensor *cup__optimizer_room(cup_optimizer *o, const cup__shape *shape);

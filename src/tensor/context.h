@@ -109,6 +109,7 @@ struct cup_context {
     cup__helper *helpers;
     cup__slot slots[CUP__SLOTS];
     struct cup__debug *debug; /* see tensor/debug.h; NULL: nothing is watched */
+    struct cup__finite *finite; /* see dispatch/finite.h; NULL: nothing is looked for */
     const char *preferences; /* what CUP_IMPL said when the context was made */
 };
 

@@ -71,6 +71,7 @@ static const cup__field fields[] = {
     {"accumulate", CUP__LATER(WHOLE), AT(accumulate), 0, 1 << 20, true, NULL},
     {"recompute", CUP__LATER(CHOICE), AT(recompute), 0, 0, false, cup__recompute_words},
     CUP__OPTIMIZER_FIELDS(cup_classification, optimizer),
+    {"non_finite", CUP__LATER(CHOICE), AT(non_finite), 0, 0, false, cup__non_finite_words},
     {"height", CUP__FIELD_WHOLE, AT(height), 0, 65535, true, NULL},
     {"width", CUP__FIELD_WHOLE, AT(width), 0, 65535, true, NULL},
     {"channels", CUP__FIELD_WHOLE, AT(channels), 0, 3, true, NULL},

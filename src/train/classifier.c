@@ -320,7 +320,8 @@ static cup_status make_loop(cup_classifier *m, const char *folder)
                                       .check_every = how->check_every,
                                       .background = how->background,
                                       .folder = folder,
-                                      .kind = "classifier"};
+                                      .kind = "classifier",
+                                      .non_finite = how->non_finite};
     m->loop = cup__loop_begin(c, &calls, &options, &cup__classifier_checkpoints,
                               &(cup__loop_sharers){0});
     return c->error.status;

@@ -32,6 +32,7 @@ static const cup__field fields[] = {
     {"decline", CUP__FIELD_CHOICE, AT(schedule.decline), 0, 0, false, cup__decline_words},
     {"decline_steps", CUP__LATER(WHOLE), AT(schedule.decline_steps), 0, 1e15, false, NULL},
     CUP__OPTIMIZER_FIELDS(cup_loop_options, optimizer),
+    {"non_finite", CUP__LATER(CHOICE), AT(non_finite), 0, 0, false, cup__non_finite_words},
     {"evaluate_every", CUP__FIELD_WHOLE, AT(evaluate_every), 0, 1e15, false, NULL},
     {"save_every", CUP__FIELD_WHOLE, AT(save_every), 0, 1e15, false, NULL},
     {0}};
@@ -181,7 +182,7 @@ cup_status cup__loop_train(cup_loop *l, cup_parameters *list)
             cup__tensor_view(l->losses, &(cup__shape){CUP_F32, 1, {l->share}}, &(int64_t){1},
                              l->first));
     l->pending = cup_keep(cup_tensor_new(c, CUP_F32, 2, (int64_t[]){CUP__PENDING_MOST, row}));
-    return c->error.status;
+    return c->error.status == CUP_OK ? cup__loop_guard(l) : c->error.status;
 }
 
 static cup_status take_options(cup_context *c, const cup_loop_options *from,
@@ -233,6 +234,7 @@ void cup_loop_free(cup_loop *l)
         return;
     cup__save_end(l);
     cup__loop_free_graphs(l);
+    cup__loop_guard_free(l);
     cup__buckets_free(l);
     cup__loop_whole_free(l);
     cup__pipeline_free(l);

@@ -89,6 +89,8 @@ struct cup_loop {
     cup_tensor *pending; /* [CUP__PENDING_MOST, accumulate + 1]: losses, then the norm */
     float *host_pending;
     int64_t read;   /* steps whose loss is known */
+    int64_t skipped; /* of those */
+    struct cup__buffers *buffers; /* what a skipped step must not have changed, or NULL */
     double read_at; /* the time of the last reading */
     int64_t ahead;  /* steps the device may be given before the next */
 
@@ -105,6 +107,7 @@ struct cup_loop {
 
 /* The names of cup_recompute_policy, ending with NULL. */
 extern const char *const cup__recompute_words[];
+extern const char *const cup__non_finite_words[]; /* of cup_non_finite, the same */
 
 /* The fields of an optimizer's options that stand at `at` in a struct. */
 #define CUP__OPTIMIZER_FIELD(type, at, name, kind, most, fixed)                                    \
@@ -150,19 +153,37 @@ cup_status cup__loop_prepare(cup_loop *loop);
 /* Gives the device one more step. CUP_INTERRUPTED where the context's stop says so; then the step
  * is given up as if it had never begun. */
 cup_status cup__loop_step(cup_loop *loop);
-/* The batches [from, to) of this process's share of a step, and behind the last what the optimizer
+/* What varies from step to step, into device memory. */
+cup_status cup__loop_set_step(cup_loop *loop);
+/* The batches [from, to) of this process's share of a step, behind the last of which gradients and
+ * losses are those of all processes. */
+cup_status cup__loop_gradients(cup_loop *loop, int64_t from, int64_t to);
+/* The same, and behind the last what the optimizer
  * does. */
 cup_status cup__loop_compute(cup_loop *loop, int64_t from, int64_t to);
 /* The loss of batch i goes to its place among the step's. */
 cup_status cup__loop_note(cup_loop *loop, cup_tensor *loss, int64_t i);
 /* Random numbers from here on are those of batch i. */
 void cup__loop_draw(cup_loop *loop, int64_t i);
+/* Says whether forward or backward of batch i is computed, to who looks for what is not finite. */
+void cup__loop_pass(cup_loop *loop, const char *pass, int64_t i);
 /* Forgets the gradients, behind a step or where it was given up. */
 void cup__loop_clear(cup_loop *loop);
 void cup__loop_free_graphs(cup_loop *loop);
 
-/* Waits for the losses of all steps given, adds their points and reports them. CUP_STATE where a
- * loss is not finite. */
+/* Makes the loop heed `non_finite` of its options. */
+cup_status cup__loop_guard(cup_loop *loop);
+void cup__loop_guard_free(cup_loop *loop);
+/* Before a step's first batch and behind its last: what forward changes by itself is as it was
+ * where the step was skipped and the options say so. */
+cup_status cup__loop_buffers_keep(cup_loop *loop);
+cup_status cup__loop_buffers_settle(cup_loop *loop);
+/* Of the step that is read next: CUP_STATE where it ends the run, with the op that first gave what
+ * is not finite where that can be found; else it counts. */
+cup_status cup__loop_judge(cup_loop *loop, double loss, double norm);
+
+/* Waits for the losses of all steps given, adds their points and reports them. CUP_STATE where
+ * one ends the run. */
 cup_status cup__loop_read(cup_loop *loop, const cup_training_hooks *hooks);
 /* Whether it is time for that. */
 bool cup__loop_should_read(const cup_loop *loop);

@@ -215,5 +215,7 @@ cup_status cup_loop_resume(cup_loop *l)
         CUP_TRY(resume_alone(l));
     cup_status status = cup__loop_spread(l);
     cup__loop_whole_free(l);
+    if (status == CUP_OK)
+        l->skipped = cup_optimizer_skipped(l->optimizer);
     return status;
 }

@@ -95,6 +95,7 @@ static cup_status forward(cup_loop *l, cup__passage *p, int chunk, int64_t i)
 static cup_status backward(cup_loop *l, cup__passage *p, int chunk, int64_t i)
 {
     const cup__pipeline *s = l->pipeline;
+    cup__loop_pass(l, "backward", i);
     CUP_TRY(p->d ? cup_backward_from(l->c, &p->y, &p->d, 1) : cup_backward(l->c, p->y));
     cup_tensor_free(p->y);
     cup_tensor_free(p->d);

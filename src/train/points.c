@@ -59,15 +59,17 @@ static cup_status read_points(cup_loop *l, const char *text)
     return CUP_OK;
 }
 
-/* The lines tell of the steps 0, 1, ... that were done, each once, and of evaluations between. */
+/* The lines tell of the steps 0, 1, ... that were done, each once, and of evaluations between. A
+ * step whose loss is no number was skipped, and has no norm either. */
 static cup_status check_points(cup_loop *l, int64_t steps)
 {
     int64_t done = 0;
     bool fits = true;
     for (size_t i = 0; i < l->point_count && fits; i++) {
         const cup_training_point *p = &l->points[i];
-        fits = p->step == done && (isfinite(p->loss) || isfinite(p->validation));
-        done += isfinite(p->loss);
+        bool told = isfinite(p->loss) || isfinite(p->validation) || !isfinite(p->norm);
+        fits = p->step == done && told;
+        done += !isfinite(p->validation);
     }
     if (fits && done == steps)
         return CUP_OK;

@@ -9,6 +9,7 @@
 #include "comm/comm.h"
 #include "cupola/grad.h"
 #include "cupola/ops.h"
+#include "dispatch/finite.h"
 #include "optim/optimizer.h"
 #include "tensor/tensor.h"
 #include "train/together.h"
@@ -28,7 +29,7 @@ static double losses_of(const cup_loop *l)
 }
 
 /* All that varies from step to step goes into device memory before the step is computed. */
-static cup_status prepare(cup_loop *l)
+cup_status cup__loop_set_step(cup_loop *l)
 {
     if (l->calls.batch) {
         cup_status status = l->calls.batch(l->c, l->steps, l->calls.user);
@@ -65,6 +66,14 @@ static cup_tensor *plain_loss(cup_context *c, cup_tensor *loss, int64_t i)
     return plain;
 }
 
+void cup__loop_pass(cup_loop *l, const char *pass, int64_t i)
+{
+    if (!l->c->finite)
+        return;
+    l->c->finite->pass = pass;
+    l->c->finite->batch = i;
+}
+
 cup_status cup__loop_note(cup_loop *l, cup_tensor *loss, int64_t i)
 {
     cup__device *device = l->c->device;
@@ -76,6 +85,7 @@ cup_status cup__loop_note(cup_loop *l, cup_tensor *loss, int64_t i)
 
 void cup__loop_draw(cup_loop *l, int64_t i)
 {
+    cup__loop_pass(l, "forward", i);
     int64_t copy = i / l->share;
     l->c->random.sequence = (uint32_t)(copy / l->ring * l->share + i % l->share) * DRAWS;
 }
@@ -100,6 +110,7 @@ static cup_status compute_batch(cup_loop *l, int64_t i)
     cup_scope_open(c);
     cup_tensor *loss = loss_of(l, i);
     cup_status status = cup__loop_note(l, loss, i);
+    cup__loop_pass(l, "backward", i);
     if (status == CUP_OK)
         status = cup__loop_backward(l, loss, i + 1 == l->first + l->share);
     cup_scope_return(c, NULL);
@@ -119,20 +130,28 @@ static cup_status compute_batches(cup_loop *l, int64_t from, int64_t to)
     return status;
 }
 
-/* Nothing in it depends on the step's number but what prepare wrote. */
+cup_status cup__loop_gradients(cup_loop *l, int64_t from, int64_t to)
+{
+    cup_status status =
+        l->pipeline ? cup__pipeline_compute(l, from, to) : compute_batches(l, from, to);
+    return status == CUP_OK && to == l->share ? cup__loop_reduce(l) : status;
+}
+
+/* Nothing in it depends on the step's number but what cup__loop_set_step wrote. */
 cup_status cup__loop_compute(cup_loop *l, int64_t from, int64_t to)
 {
     cup_scope_open(l->c);
-    cup_status status =
-        l->pipeline ? cup__pipeline_compute(l, from, to) : compute_batches(l, from, to);
-    if (status == CUP_OK && to == l->share)
-        status = cup__loop_reduce(l);
+    cup_status status = from == 0 ? cup__loop_buffers_keep(l) : CUP_OK;
+    if (status == CUP_OK)
+        status = cup__loop_gradients(l, from, to);
     if (status == CUP_OK && to == l->share) {
         /* Weights that are half changed are none. */
         bool (*stop)(void *) = l->c->stop;
         l->c->stop = NULL;
         cup__loop_draw(l, l->options.accumulate);
         status = cup_optimizer_step(l->optimizer);
+        if (status == CUP_OK)
+            status = cup__loop_buffers_settle(l);
         l->c->stop = stop;
     }
     if (status != CUP_OK)
@@ -245,7 +264,8 @@ static cup_status run(cup_loop *l)
         return compute(l);
     cup_status status = replay == CUP__REPLAY_TIMED ? compute_timed(l) : compute(l);
     if (status == CUP_OK)
-        l->replay = !cup_device_is_cuda(l->c) ? CUP__REPLAY_OFF
+        /* A context that is watched looks at results, which a graph does not show. */
+        l->replay = !cup_device_is_cuda(l->c) || l->c->debug ? CUP__REPLAY_OFF
                     : replay == CUP__REPLAY_NOT_YET && l->share > 1
                         ? CUP__REPLAY_TIMED
                         : CUP__REPLAY_NEXT;
@@ -256,7 +276,7 @@ cup_status cup__loop_step(cup_loop *l)
 {
     /* A replayed step does not know of what was brought before it. */
     cup__split_let_go(l->optimizer);
-    CUP_TRY(prepare(l));
+    CUP_TRY(cup__loop_set_step(l));
     bool (*stop)(void *) = l->c->stop;
     if (l->whole_steps)
         l->c->stop = NULL;
@@ -286,16 +306,11 @@ static cup_status add_step(cup_loop *l, const cup_training_hooks *hooks)
     for (int64_t i = 0; i < width - 1; i++)
         loss += (double)row[i];
     loss /= (double)(width - 1);
-    if (!isfinite(loss))
-        return cup__fail(&l->c->error, CUP_STATE,
-                         "training: the loss of step %lld is not a number, so the run has come "
-                         "apart; lower the learning rate or lengthen the warm-up, and start again "
-                         "or from the last checkpoint",
-                         (long long)l->read);
+    CUP_TRY(cup__loop_judge(l, loss, (double)row[width - 1]));
     cup_training_point *point = cup__loop_point(l, l->read);
     if (!point)
         return l->c->error.status;
-    point->loss = loss;
+    point->loss = isfinite(loss) ? loss : NAN;
     point->norm = (double)row[width - 1] / losses_of(l);
     l->read++;
     if (hooks->point)

@@ -1,5 +1,4 @@
 /* A training run of a GPT: what a batch and an evaluation are, for the loop that does the rest. */
-#include <stdio.h>
 #include <string.h>
 
 #include "base/memory.h"
@@ -8,7 +7,6 @@
 #include "tensor/tensor.h"
 #include "train/adapters.h"
 
-#define DROPPED 16      /* tokens, see dropout of cup_comm_attention */
 #define PIECE (1 << 20) /* tokens that are written at a time, some 20 ms */
 
 /* How many texts are written at a time. */
@@ -154,159 +152,6 @@ static cup_status make_batches(cup_context *c, cup_trainer *t)
     return c->error.status;
 }
 
-/* Chunk i of all belongs to stage i % stages. */
-static cup_status check_blocks(cup_context *c, const cup_trainer *t, int64_t i, int64_t blocks)
-{
-    char chunk[40] = "";
-    if (blocks > 0)
-        return CUP_OK;
-    if (t->chunks > 1)
-        snprintf(chunk, sizeof chunk, "chunk %lld of ", (long long)(i / t->stages));
-    return cup__fail(&c->error, CUP_ARGUMENT,
-                     "training: %sstage %lld of %lld has %lld of the %lld blocks; give each "
-                     "one or more",
-                     chunk, (long long)(i % t->stages), (long long)t->stages, (long long)blocks,
-                     (long long)t->training.model.layers);
-}
-
-/* The blocks of this process's stage. */
-static cup_status choose_blocks(cup_context *c, cup_trainer *t, int64_t stage)
-{
-    const cup_training *a = &t->training;
-    int64_t layers = a->model.layers, sum = 0, all = t->stages * t->chunks;
-    for (int64_t i = 0; i < all; i++) {
-        int64_t blocks = a->blocks ? a->blocks[i] : layers / all + (i < layers % all);
-        CUP_TRY(check_blocks(c, t, i, blocks));
-        int64_t *bounds = t->bounds[i / t->stages];
-        if (i % t->stages == stage)
-            bounds[0] = sum;
-        sum += blocks;
-        if (i % t->stages == stage)
-            bounds[1] = sum;
-    }
-    if (sum == layers)
-        return CUP_OK;
-    return cup__fail(&c->error, CUP_ARGUMENT,
-                     "training: the stages have %lld blocks together, and the model %lld; change "
-                     "`blocks`",
-                     (long long)sum, (long long)layers);
-}
-
-/* Makes rings of groups that have a part of each text. */
-static cup_status make_ring(cup_context *c, cup_trainer *t, int64_t each)
-{
-    const cup_training *a = &t->training;
-    int64_t count = a->ring > 0 ? a->ring : 1, context = a->model.context;
-    bool alike = a->ring >= 0 && count <= t->groups && t->groups % count == 0;
-    if (!alike)
-        return cup__fail(&c->error, CUP_ARGUMENT,
-                         "training: %lld groups of %lld processes are no rings of %lld of them, "
-                         "which have a part each of every text; start a multiple of them",
-                         (long long)t->groups, (long long)each, (long long)a->ring);
-    if (count > 1 && context % (2 * count))
-        return cup__fail(&c->error, CUP_ARGUMENT,
-                         "training: a context of %lld tokens has no %lld parts alike, two for each "
-                         "process of a ring; make it a multiple of that",
-                         (long long)context, (long long)(2 * count));
-    if (count > 1 && a->model.dropout > 0 && context % (2 * DROPPED * count))
-        return cup__fail(&c->error, CUP_ARGUMENT,
-                         "training: parts of texts of %lld tokens with dropout; make the context a "
-                         "multiple of %lld, or set dropout to 0",
-                         (long long)context, (long long)(2 * DROPPED * count));
-    if (count > 1)
-        t->ring = cup_comm_split_new(
-            a->comm, (int)(t->group / count * each + cup_comm_rank(a->comm) % each));
-    return c->error.status;
-}
-
-/* Makes groups of processes that have batches of their own and share out the experts. */
-static cup_status make_experts(cup_context *c, cup_trainer *t)
-{
-    const cup_training *a = &t->training;
-    int64_t count = cup_comm_count(a->comm), each = a->expert > 0 ? a->expert : 1;
-    if (a->expert < 0 || count % each)
-        return cup__fail(&c->error, CUP_ARGUMENT,
-                         "training: %lld processes are no groups of %lld that share out experts; "
-                         "start a multiple of them",
-                         (long long)count, (long long)a->expert);
-    int64_t ring = cup_comm_count(t->ring);
-    if (each > 1 && each % ring && ring % each)
-        return cup__fail(&c->error, CUP_ARGUMENT,
-                         "training: of %lld processes that share out experts and %lld with parts "
-                         "of each text one number must divide the other; change it",
-                         (long long)each, (long long)ring);
-    if (each > 1 && (t->groups != count || a->from))
-        return cup__fail(&c->error, CUP_UNSUPPORTED,
-                         "training: experts that processes share out go with copies of all else; "
-                         "leave %s",
-                         a->from ? "`from` to one process and one step, and resume that with these"
-                                 : "out stages and parts of the model, and share out experts among "
-                                   "more processes");
-    if (each > 1)
-        t->experts = cup_comm_split_new(a->comm, (int)(cup_comm_rank(a->comm) / each));
-    return c->error.status;
-}
-
-/* Makes groups of processes that share out the model. */
-static cup_status group(cup_context *c, cup_trainer *t)
-{
-    const cup_training *a = &t->training;
-    int64_t count = cup_comm_count(a->comm), tensor = a->tensor > 0 ? a->tensor : 1;
-    int64_t rank = cup_comm_rank(a->comm), each;
-    t->stages = a->stages > 0 ? a->stages : 1;
-    if (a->tensor < 0 || a->stages < 0 || __builtin_mul_overflow(tensor, t->stages, &each) ||
-        count % each)
-        return cup__fail(&c->error, CUP_ARGUMENT,
-                         "training: %lld processes are no groups of %lld stages of %lld processes "
-                         "each that share out a model; start a multiple of them",
-                         (long long)count, (long long)a->stages, (long long)a->tensor);
-    t->groups = count / each;
-    t->group = rank / each;
-    t->chunks = a->chunks ? a->chunks : 1;
-    if (t->chunks < 1 || t->chunks > CUP__CHUNKS_MOST || (t->chunks > 1 && t->stages == 1))
-        return cup__fail(&c->error, CUP_ARGUMENT,
-                         "training: %lld chunks of each of %lld stages; take from 1 to %d, and "
-                         "more than one of stages alone",
-                         (long long)t->chunks, (long long)t->stages, CUP__CHUNKS_MOST);
-    CUP_TRY(choose_blocks(c, t, rank / tensor % t->stages));
-    if (each > 1 && (a->from || a->lora_rank))
-        return cup__fail(&c->error, CUP_UNSUPPORTED,
-                         "training: %s",
-                         a->lora_rank ? "adapters stand beside whole models, not beside what "
-                                        "processes share out; take copies of the model"
-                                      : "weights of a folder are not shared out to processes; "
-                                        "begin with them in a run of one step, and resume it with "
-                                        "these");
-    if (tensor > 1)
-        t->among = cup_comm_split_new(a->comm, (int)(rank / tensor));
-    if (t->stages > 1)
-        t->pipe = cup_comm_split_new(a->comm, (int)(t->group * tensor + rank % tensor));
-    CUP_TRY(c->error.status);
-    CUP_TRY(make_ring(c, t, each));
-    return make_experts(c, t);
-}
-
-/* Shares the batches of a step among the processes, or where these are not enough, the texts of
- * each batch. */
-static cup_status share(cup_context *c, cup_trainer *t)
-{
-    const cup_training *a = &t->training;
-    int64_t count = t->groups / cup_comm_count(t->ring), parts = 1;
-    while (a->accumulate * parts % count && parts < count)
-        parts++;
-    t->batches = a->accumulate * parts;
-    t->share = t->batches / count;
-    t->rows = a->batch / parts;
-    if (a->batch % parts == 0)
-        return CUP_OK;
-    return cup__fail(&c->error, CUP_ARGUMENT,
-                     "training: %lld batches of %lld texts cannot be shared equally by %lld "
-                     "%s; make the one or the other a multiple of %lld",
-                     (long long)a->accumulate, (long long)a->batch, (long long)count,
-                     t->among || t->pipe || t->ring ? "groups of processes" : "processes",
-                     (long long)parts);
-}
-
 /* The model and its loop. */
 static cup_status make_loop(cup_context *c, cup_trainer *t, const char *folder)
 {
@@ -338,7 +183,8 @@ static cup_status make_loop(cup_context *c, cup_trainer *t, const char *folder)
         .between_dtype = a->dtype,
         .between_ndim = 3,
         .between = {t->rows, length_of(t), a->model.width},
-        .chunks = t->chunks};
+        .chunks = t->chunks,
+        .non_finite = a->non_finite};
     t->loop = cup__loop_begin(c, &calls, &options, &cup__training_checkpoints,
                               &(cup__loop_sharers){t->among, t->experts, t->ring});
     if (!t->loop)
@@ -370,8 +216,8 @@ static cup_status make(cup_context *c, cup_trainer *t, const char *folder)
                          "training: adapters stand beside a model that is there; name its folder "
                          "with `from`");
     CUP_TRY(cup__training_precision(c, a));
-    CUP_TRY(group(c, t));
-    CUP_TRY(share(c, t));
+    CUP_TRY(cup__trainer_group(c, t));
+    CUP_TRY(cup__trainer_share(c, t));
     cup_training own = *a;
     own.batch = t->rows;
     own.accumulate = t->share;
@@ -445,7 +291,7 @@ cup_status cup__training_dry(cup_context *c, const cup_training *training, cup_t
     t->training.chunks = t->training.expert = 0;
     t->training.comm = t->training.optimizer.split = NULL;
     t->training.from = NULL;
-    CUP_TRY(share(c, t));
+    CUP_TRY(cup__trainer_share(c, t));
     return make_loop(c, t, NULL);
 }
 
@@ -472,6 +318,11 @@ cup_gpt *cup_trainer_model(cup_trainer *t)
 int64_t cup_trainer_steps(const cup_trainer *t)
 {
     return t ? cup_loop_steps(t->loop) : 0;
+}
+
+int64_t cup_trainer_skipped(const cup_trainer *t)
+{
+    return t ? cup_loop_skipped(t->loop) : 0;
 }
 
 const cup_training_point *cup_trainer_points(const cup_trainer *t, int64_t *count)

@@ -38,6 +38,11 @@ struct cup_trainer {
 
 extern const cup__loop_checkpoints cup__training_checkpoints;
 
+/* Makes groups of processes that share out the model; and shares the batches of a step among them,
+ * or where these are not enough, the texts of each batch. */
+cup_status cup__trainer_group(cup_context *c, cup_trainer *t);
+cup_status cup__trainer_share(cup_context *c, cup_trainer *t);
+
 /* Refuses a checked training that there is no memory for; and about how many bytes one needs of a
  * host. */
 cup_status cup__training_fits(cup_context *c, const cup_training *training);

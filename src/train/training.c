@@ -111,6 +111,7 @@ static const cup__field fields[] = {
     {"decline_steps", CUP__LATER(WHOLE), AT(decline_steps), 0, 1e15, false, NULL},
     {"lora_rank", CUP__LATER(WHOLE), AT(lora_rank), 0, CUP__LORA_RANK_MOST, true, NULL},
     {"lora_alpha", CUP__LATER(REAL), AT(lora_alpha), 0, 1e6, true, NULL},
+    {"non_finite", CUP__LATER(CHOICE), AT(non_finite), 0, 0, false, cup__non_finite_words},
     {0}};
 
 bool cup__training_is_fp8(const cup_training *training)

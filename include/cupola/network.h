@@ -9,16 +9,26 @@
  *     linear classes
  *
  * The layers, each of which takes what the one before it gives:
- * - of images: conv N (N or `same`; also kernel=, stride=, padding=, groups=, nobias; without
- *   padding= images stay as large where the stride is 1), maxpool K, avgpool K (stride=, padding=),
- *   globalpool, the mean of each channel, and tokens, which makes each place a token;
+ * - of images: conv N (N or `same`; also kernel=, stride=, padding=, dilation=, groups=, nobias;
+ *   mode=reflect, replicate or circular: what padding consists of; without padding= images stay as
+ *   large where the stride is 1, and with padding=same they have a place for each stride),
+ *   convtranspose N (kernel= and stride=, 2 each, padding=, outpadding=, dilation=, groups=,
+ *   nobias; without padding= sides become as many times longer as the stride says), maxpool K,
+ *   avgpool K (stride=, padding=), adaptivepool N, the mean, or with mode=max the largest, of each
+ *   of N x N windows, globalpool, the mean of each channel, upsample F (mode=bilinear or bicubic),
+ *   pixelshuffle F, localresponsenorm N of N channels (alpha=, beta=, k=, see
+ *   cup_local_response_norm; 0.0001, 0.75 and 1), and tokens, which makes each place a token;
  * - of tokens: classtoken, which puts one more before them, positions, transformer heads=H (also
  *   hidden=N, dropout=P), firsttoken and meantokens, which make one of them;
- * - of any: batchnorm, layernorm, groupnorm N, relu, gelu, silu, tanh, sigmoid, dropout P, linear N
+ * - of any: batchnorm, layernorm, groupnorm N, relu, gelu, silu, tanh, sigmoid, leakyrelu (or
+ *   leakyrelu SLOPE; 0.01), elu (or elu ALPHA; 1), hardswish, mish, softplus, dropout P, linear N
  *   (or `classes`; nobias), scale X, a learned factor for each channel that begins with X, and
  *   flatten;
  * - residual ... end adds what comes in to what the lines between make of it, and
  *   residual ... shortcut ... end what the lines behind shortcut make of it;
+ * - keep NAME gives a name, of up to 31 letters, to what comes in, and concat NAME puts the
+ *   channels of what was kept last under that name before those of what comes in: a U-Net keeps
+ *   what it makes smaller, a DenseNet all there was;
  * - repeat N ... end stands for the lines between N times.
  * Behind # is a comment. */
 #ifndef CUPOLA_NETWORK_H

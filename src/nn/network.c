@@ -8,26 +8,9 @@
 #include "nn/network.h"
 
 #define MOST_STEPS 100000
-#define MOST_SIZE (INT64_C(1) << 30)
 
-/* A residual or a repeat that is open. */
-typedef struct frame {
-    const cup__network_line *line;
-    int begin;      /* of a repeat, and how often more */
-    int64_t left;
-    cup__network_shape before, after; /* of a residual; `after` behind its shortcut */
-    bool has_shortcut;
-} frame;
-
-typedef struct making {
-    cup_network *n;
-    cup_parameters *list;
-    cup__network_shape now;
-    int64_t places[2]; /* of the image that became tokens last */
-    frame frames[CUP__NETWORK_DEPTH];
-    int depth;
-    int made[CUP__STEP_END + 1]; /* layers of each kind so far */
-} making;
+typedef cup__network_frame frame;
+typedef cup__network_making making;
 
 static const char *words_of(const cup__network_shape *s, char words[80])
 {
@@ -41,60 +24,11 @@ static const char *words_of(const cup__network_shape *s, char words[80])
     return words;
 }
 
-static cup_status refuse(const making *m, const cup__network_line *l, const char *why)
+cup_status cup__network_refuse(const making *m, const cup__network_line *l, const char *why)
 {
     char words[80];
     return cup_fail(m->n->c, CUP_FORMAT, "line %d of the network: %s gets %s, %s", l->number,
                     cup__network_word(l->kind), words_of(&m->now, words), why);
-}
-
-/* One side of what a window gives. */
-static int64_t places(int64_t size, int64_t window, int64_t stride, int64_t padding)
-{
-    int64_t room = size + 2 * padding - window;
-    return room < 0 ? 0 : room / stride + 1;
-}
-
-static cup_status slide(making *m, const cup__network_line *l, cup__network_step *s)
-{
-    if (!m->now.height)
-        return refuse(m, l, "and takes images");
-    m->now.height = places(m->now.height, s->window, s->stride, s->padding);
-    m->now.width = places(m->now.width, s->window, s->stride, s->padding);
-    if (m->now.height < 1 || m->now.width < 1)
-        return cup_fail(m->n->c, CUP_FORMAT,
-                        "line %d of the network: the window of %lld is larger than what it gets; "
-                        "take larger images, a smaller one, or padding=",
-                        l->number, (long long)s->window);
-    return CUP_OK;
-}
-
-static cup_status make_conv(making *m, const cup__network_line *l, cup__network_step *s,
-                            const char *name)
-{
-    int64_t in = m->now.channels, out = l->count == -2 ? in : l->count;
-    s->window = l->kernel ? l->kernel : 3;
-    s->stride = l->stride ? l->stride : 1;
-    s->padding = l->padding >= 0 ? l->padding : (s->window - 1) / 2;
-    cup_status status = slide(m, l, s);
-    m->now.channels = out;
-    if (status != CUP_OK)
-        return status;
-    return cup_conv2d_layer_new(
-        &s->as.conv, m->list, name, in, out, &s->window, 1,
-        CUP_OPTIONS(cup_conv2d_layer_options, .stride = CUP_INTS(s->stride),
-                    .padding = CUP_INTS(s->padding), .groups = l->groups ? (int)l->groups : 1,
-                    .no_bias = l->no_bias, .initializer = CUP_INITIALIZER_KAIMING_NORMAL));
-}
-
-static cup_status make_pool(making *m, const cup__network_line *l, cup__network_step *s)
-{
-    s->window = l->count;
-    s->stride = l->stride ? l->stride : l->count;
-    s->padding = l->padding > 0 ? l->padding : 0;
-    if (s->padding > s->window / 2)
-        return refuse(m, l, "and its padding is over half of its window");
-    return slide(m, l, s);
 }
 
 /* The last layer begins small, so that all classes are about as likely. */
@@ -123,7 +57,7 @@ static cup_status make_norm(making *m, const cup__network_line *l, cup__network_
     if (l->kind == CUP__STEP_LAYERNORM)
         return cup_layernorm_layer_new(&s->as.layernorm, m->list, name, width, NULL);
     if (width % l->count)
-        return refuse(m, l, "whose channels its groups do not divide");
+        return cup__network_refuse(m, l, "whose channels its groups do not divide");
     return cup_groupnorm_layer_new(&s->as.groupnorm, m->list, name, width, l->count, last);
 }
 
@@ -131,9 +65,9 @@ static cup_status make_transformer(making *m, const cup__network_line *l, cup__n
                                    const char *name)
 {
     if (!m->now.tokens)
-        return refuse(m, l, "and takes tokens");
+        return cup__network_refuse(m, l, "and takes tokens");
     if (m->now.channels % l->heads)
-        return refuse(m, l, "which its heads do not divide");
+        return cup__network_refuse(m, l, "which its heads do not divide");
     return cup_transformer_layer_new(
         &s->as.transformer, m->list, name, m->now.channels, l->heads,
         CUP_OPTIONS(cup_transformer_layer_options, .hidden = l->hidden, .dropout = l->dropout));
@@ -164,7 +98,7 @@ static cup_status make_token(making *m, const cup__network_line *l, cup__network
     bool one = l->kind == CUP__STEP_CLASSTOKEN;
     const int64_t shape[] = {one ? 1 : m->now.tokens, m->now.channels};
     if (!m->now.tokens)
-        return refuse(m, l, "and takes tokens");
+        return cup__network_refuse(m, l, "and takes tokens");
     for (int i = 0; i < 2; i++)
         s->places[i] = m->places[i];
     s->before = m->now.tokens - s->places[0] * s->places[1];
@@ -182,11 +116,11 @@ static cup_status reshape(making *m, const cup__network_line *l)
     bool takes_tokens = l->kind == CUP__STEP_FIRSTTOKEN || l->kind == CUP__STEP_MEANTOKENS;
     int64_t places = s->height ? s->height * s->width : s->tokens ? s->tokens : 1;
     if (takes_tokens && !s->tokens)
-        return refuse(m, l, "and takes tokens");
+        return cup__network_refuse(m, l, "and takes tokens");
     if (l->kind != CUP__STEP_FLATTEN && !takes_tokens && !s->height)
-        return refuse(m, l, "and takes images");
-    if (l->kind == CUP__STEP_FLATTEN && s->channels > MOST_SIZE / places)
-        return refuse(m, l, "which are too many");
+        return cup__network_refuse(m, l, "and takes images");
+    if (l->kind == CUP__STEP_FLATTEN && s->channels > CUP__NETWORK_SIZE / places)
+        return cup__network_refuse(m, l, "which are too many");
     m->places[0] = s->height;
     m->places[1] = s->width;
     if (l->kind == CUP__STEP_TOKENS)
@@ -198,22 +132,69 @@ static cup_status reshape(making *m, const cup__network_line *l)
     return CUP_OK;
 }
 
+/* The slot of a name; the number of all where it has none yet. */
+static int slot_of(const making *m, const char *name)
+{
+    int slot = 0;
+    while (slot < m->name_count && strcmp(m->names[slot], name) != 0)
+        slot++;
+    return slot;
+}
+
+static cup_status keep(making *m, const cup__network_line *l, cup__network_step *s)
+{
+    s->slot = slot_of(m, l->name);
+    if (s->slot == CUP__NETWORK_NAMES)
+        return cup_fail(m->n->c, CUP_FORMAT,
+                        "line %d of the network: results are kept under over %d names", l->number,
+                        CUP__NETWORK_NAMES);
+    if (s->slot == m->name_count)
+        m->names[m->name_count++] = l->name;
+    m->kept[s->slot] = m->now;
+    return CUP_OK;
+}
+
+/* The channels of what was kept, then those of what comes in. */
+static cup_status concat(making *m, const cup__network_line *l, cup__network_step *s)
+{
+    char words[80], own[80];
+    cup__network_shape *now = &m->now;
+    s->slot = slot_of(m, l->name);
+    if (s->slot == m->name_count)
+        return cup_fail(m->n->c, CUP_FORMAT,
+                        "line %d of the network: nothing was kept as \"%s\" before it", l->number,
+                        l->name);
+    const cup__network_shape *k = &m->kept[s->slot];
+    if (k->height != now->height || k->width != now->width || k->tokens != now->tokens ||
+        k->channels > CUP__NETWORK_SIZE - now->channels)
+        return cup_fail(m->n->c, CUP_FORMAT,
+                        "line %d of the network: concat would put %s behind %s of \"%s\"; they "
+                        "must be alike but for the channels",
+                        l->number, words_of(now, own), words_of(k, words), l->name);
+    now->channels += k->channels;
+    return CUP_OK;
+}
+
 static cup_status make_layer(making *m, const cup__network_line *l, cup__network_step *s)
 {
     char name[40];
     snprintf(name, sizeof name, "%s%d", cup__network_word(l->kind), ++m->made[l->kind]);
     switch (l->kind) {
     case CUP__STEP_CONV:
-        return make_conv(m, l, s, name);
+    case CUP__STEP_CONVTRANSPOSE:
+    case CUP__STEP_MAXPOOL:
+    case CUP__STEP_AVGPOOL:
+    case CUP__STEP_ADAPTIVEPOOL:
+    case CUP__STEP_UPSAMPLE:
+    case CUP__STEP_PIXELSHUFFLE:
+    case CUP__STEP_LOCALRESPONSENORM:
+        return cup__network_image_step(m, l, s, name);
     case CUP__STEP_LINEAR:
         return make_linear(m, l, s, name);
     case CUP__STEP_BATCHNORM:
     case CUP__STEP_LAYERNORM:
     case CUP__STEP_GROUPNORM:
         return make_norm(m, l, s, name);
-    case CUP__STEP_MAXPOOL:
-    case CUP__STEP_AVGPOOL:
-        return make_pool(m, l, s);
     case CUP__STEP_TRANSFORMER:
         return make_transformer(m, l, s, name);
     case CUP__STEP_SCALE:
@@ -229,8 +210,13 @@ static cup_status make_layer(making *m, const cup__network_line *l, cup__network
     case CUP__STEP_FIRSTTOKEN:
     case CUP__STEP_MEANTOKENS:
         return reshape(m, l);
-    default:
-        return CUP_OK; /* an activation */
+    case CUP__STEP_KEEP:
+        return keep(m, l, s);
+    case CUP__STEP_CONCAT:
+        return concat(m, l, s);
+    default: /* an activation */
+        s->numbers[0] = l->has_number ? l->part : l->kind == CUP__STEP_ELU ? 1 : 0.01;
+        return CUP_OK;
     }
 }
 

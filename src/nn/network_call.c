@@ -17,7 +17,8 @@ static cup_tensor *conv_places(cup_context *c, const cup__network_step *s, cup_t
 static bool is_patches(const cup__network_step *s, const cup_tensor *x)
 {
     int64_t side = s->window;
-    return side > 1 && s->stride == side && s->padding == 0 && s->as.conv.groups == 1 &&
+    return side > 1 && s->stride == side && s->padding == 0 && s->dilation == 1 &&
+           s->as.conv.groups == 1 &&
            cup_tensor_size(x, 3) < FEW_CHANNELS && cup_tensor_size(x, 1) % side == 0 &&
            cup_tensor_size(x, 2) % side == 0;
 }
@@ -97,6 +98,34 @@ static cup_tensor *class_token(cup_context *c, const cup__network_step *s, cup_t
     return cup_concat(c, both, 2, 1);
 }
 
+static cup_tensor *activate(cup_context *c, const cup__network_step *s, cup_tensor *x)
+{
+    switch (s->kind) {
+    case CUP__STEP_RELU:
+        return cup_relu(c, x);
+    case CUP__STEP_GELU:
+        return cup_gelu(c, x);
+    case CUP__STEP_SILU:
+        return cup_silu(c, x);
+    case CUP__STEP_TANH:
+        return cup_tanh(c, x);
+    case CUP__STEP_SIGMOID:
+        return cup_sigmoid(c, x);
+    case CUP__STEP_LEAKYRELU:
+        return cup_leaky_relu(c, x, s->numbers[0]);
+    case CUP__STEP_ELU:
+        return cup_elu(c, x, s->numbers[0]);
+    case CUP__STEP_HARDSWISH:
+        return cup_hardswish(c, x);
+    case CUP__STEP_MISH:
+        return cup_mish(c, x);
+    case CUP__STEP_SOFTPLUS:
+        return cup_softplus(c, x);
+    default:
+        return x;
+    }
+}
+
 static cup_tensor *call_step(cup_context *c, const cup__network_step *s, cup_tensor *x)
 {
     switch (s->kind) {
@@ -109,16 +138,12 @@ static cup_tensor *call_step(cup_context *c, const cup__network_step *s, cup_ten
     case CUP__STEP_DROPOUT:
     case CUP__STEP_TRANSFORMER:
         return cup_layer_call(&s->as.layer, x);
-    case CUP__STEP_RELU:
-        return cup_relu(c, x);
-    case CUP__STEP_GELU:
-        return cup_gelu(c, x);
-    case CUP__STEP_SILU:
-        return cup_silu(c, x);
-    case CUP__STEP_TANH:
-        return cup_tanh(c, x);
-    case CUP__STEP_SIGMOID:
-        return cup_sigmoid(c, x);
+    case CUP__STEP_CONVTRANSPOSE:
+    case CUP__STEP_ADAPTIVEPOOL:
+    case CUP__STEP_UPSAMPLE:
+    case CUP__STEP_PIXELSHUFFLE:
+    case CUP__STEP_LOCALRESPONSENORM:
+        return cup__network_image_call(c, s, x);
     case CUP__STEP_MAXPOOL:
     case CUP__STEP_AVGPOOL:
         return pool(c, s, x);
@@ -139,7 +164,7 @@ static cup_tensor *call_step(cup_context *c, const cup__network_step *s, cup_ten
     case CUP__STEP_POSITIONS:
         return cup_add(c, x, s->tensor);
     default:
-        return x;
+        return activate(c, s, x);
     }
 }
 
@@ -200,7 +225,7 @@ static bool fits(const cup_network *n, const cup_tensor *x)
 
 cup_tensor *cup_network_call(const cup_network *network, cup_tensor *x)
 {
-    cup_tensor *kept[CUP__NETWORK_DEPTH];
+    cup_tensor *kept[CUP__NETWORK_DEPTH], *named[CUP__NETWORK_NAMES];
     int depth = 0;
     if (!network || cup_error(network->c) != CUP_OK)
         return NULL;
@@ -226,6 +251,10 @@ cup_tensor *cup_network_call(const cup_network *network, cup_tensor *x)
             cup_tensor *body = x;
             x = kept[depth - 1];
             kept[depth - 1] = body;
+        } else if (s->kind == CUP__STEP_KEEP) {
+            named[s->slot] = x;
+        } else if (s->kind == CUP__STEP_CONCAT) {
+            x = cup_concat(c, (cup_tensor *[]){named[s->slot], x}, 2, -1);
         } else if (s->kind == CUP__STEP_END) {
             x = cup_add(c, x, kept[--depth]);
         } else {

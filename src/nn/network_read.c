@@ -7,7 +7,6 @@
 #include "nn/network.h"
 
 #define MOST_LINES 10000
-#define MOST_SIZE (INT64_C(1) << 30)
 
 /* What may stand behind a word. */
 enum {
@@ -19,14 +18,25 @@ enum {
     STRIDE = 32, /* and padding */
     GROUPS = 64,
     BIAS = 128, /* nobias */
-    HEADS = 256 /* heads, hidden and dropout */
+    HEADS = 256, /* heads, hidden and dropout */
+    NAME = 512,  /* a name */
+    OPEN = 1024, /* outpadding */
+    RESPONSE = 2048, /* alpha, beta and k */
+    MAYBE = 4096     /* with PART: or none */
 };
+
+static const char *const paddings[] = {"zeros", "reflect", "replicate", "circular", NULL};
+static const char *const interpolations[] = {"nearest", "bilinear", "bicubic", NULL};
+static const char *const poolings[] = {"mean", "max", NULL};
 
 static const struct word {
     const char *name;
     int takes;
+    const char *const *modes; /* for mode=, by the numbers that their enums have */
 } words[] = {
-    [CUP__STEP_CONV] = {"conv", WHOLE | SAME | KERNEL | STRIDE | GROUPS | BIAS},
+    [CUP__STEP_CONV] = {"conv", WHOLE | SAME | KERNEL | STRIDE | GROUPS | BIAS, paddings},
+    [CUP__STEP_CONVTRANSPOSE] = {"convtranspose",
+                                 WHOLE | SAME | KERNEL | STRIDE | GROUPS | BIAS | OPEN},
     [CUP__STEP_LINEAR] = {"linear", WHOLE | CLASSES | BIAS},
     [CUP__STEP_BATCHNORM] = {"batchnorm", 0},
     [CUP__STEP_LAYERNORM] = {"layernorm", 0},
@@ -36,10 +46,19 @@ static const struct word {
     [CUP__STEP_SILU] = {"silu", 0},
     [CUP__STEP_TANH] = {"tanh", 0},
     [CUP__STEP_SIGMOID] = {"sigmoid", 0},
+    [CUP__STEP_LEAKYRELU] = {"leakyrelu", PART | MAYBE},
+    [CUP__STEP_ELU] = {"elu", PART | MAYBE},
+    [CUP__STEP_HARDSWISH] = {"hardswish", 0},
+    [CUP__STEP_MISH] = {"mish", 0},
+    [CUP__STEP_SOFTPLUS] = {"softplus", 0},
+    [CUP__STEP_LOCALRESPONSENORM] = {"localresponsenorm", WHOLE | RESPONSE},
     [CUP__STEP_DROPOUT] = {"dropout", PART},
     [CUP__STEP_MAXPOOL] = {"maxpool", WHOLE | STRIDE},
     [CUP__STEP_AVGPOOL] = {"avgpool", WHOLE | STRIDE},
     [CUP__STEP_GLOBALPOOL] = {"globalpool", 0},
+    [CUP__STEP_ADAPTIVEPOOL] = {"adaptivepool", WHOLE, poolings},
+    [CUP__STEP_UPSAMPLE] = {"upsample", WHOLE, interpolations},
+    [CUP__STEP_PIXELSHUFFLE] = {"pixelshuffle", WHOLE},
     [CUP__STEP_FLATTEN] = {"flatten", 0},
     [CUP__STEP_SCALE] = {"scale", PART},
     [CUP__STEP_TOKENS] = {"tokens", 0},
@@ -51,6 +70,8 @@ static const struct word {
     [CUP__STEP_RESIDUAL] = {"residual", 0},
     [CUP__STEP_SHORTCUT] = {"shortcut", 0},
     [CUP__STEP_REPEAT] = {"repeat", WHOLE},
+    [CUP__STEP_KEEP] = {"keep", NAME},
+    [CUP__STEP_CONCAT] = {"concat", NAME},
     [CUP__STEP_END] = {"end", 0}};
 
 #define WORDS ((int)(sizeof words / sizeof *words))
@@ -65,7 +86,7 @@ static bool whole(const char *text, int64_t least, int64_t *out)
     char *end;
     errno = 0;
     long long value = strtoll(text, &end, 10);
-    if (end == text || *end || errno || value < least || value > MOST_SIZE)
+    if (end == text || *end || errno || value < least || value > CUP__NETWORK_SIZE)
         return false;
     *out = value;
     return true;
@@ -93,55 +114,112 @@ static bool part(const char *text, double *out)
     return count && !*text;
 }
 
-/* A word behind the first one, key=value, nobias, or the number. */
-static bool take(cup__network_line *line, const char *word, bool *has_number)
+/* What stands behind the `=` of an option that begins a word, or NULL. */
+static const char *value_of(const char *word, const char *option)
 {
-    const struct option {
+    size_t length = strlen(option);
+    return !strncmp(word, option, length) && word[length] == '=' ? word + length + 1 : NULL;
+}
+
+static bool take_mode(cup__network_line *line, const char *value)
+{
+    const char *const *modes = words[line->kind].modes;
+    for (int i = 0; modes && modes[i]; i++)
+        if (!strcmp(modes[i], value)) {
+            line->mode = i;
+            return true;
+        }
+    return false;
+}
+
+/* An option, key=value. */
+static bool take_option(cup__network_line *line, const char *word)
+{
+    const struct {
         const char *name;
         int needs;
-        int64_t *to, least;
-    } options[] = {{"kernel=", KERNEL, &line->kernel, 1},  {"stride=", STRIDE, &line->stride, 1},
-                   {"padding=", STRIDE, &line->padding, 0}, {"groups=", GROUPS, &line->groups, 1},
-                   {"heads=", HEADS, &line->heads, 1},      {"hidden=", HEADS, &line->hidden, 1}};
+        int64_t *whole, least;
+        double *part;
+    } options[] = {{"kernel", KERNEL, &line->kernel, 1, NULL},
+                   {"stride", STRIDE, &line->stride, 1, NULL},
+                   {"padding", STRIDE, &line->padding, 0, NULL},
+                   {"groups", GROUPS, &line->groups, 1, NULL},
+                   {"dilation", GROUPS, &line->dilation, 1, NULL},
+                   {"outpadding", OPEN, &line->more, 0, NULL},
+                   {"heads", HEADS, &line->heads, 1, NULL},
+                   {"hidden", HEADS, &line->hidden, 1, NULL},
+                   {"dropout", HEADS, NULL, 0, &line->dropout},
+                   {"alpha", RESPONSE, NULL, 0, &line->alpha},
+                   {"beta", RESPONSE, NULL, 0, &line->beta},
+                   {"k", RESPONSE, NULL, 0, &line->bias}};
     int takes = words[line->kind].takes;
-    for (size_t i = 0; i < sizeof options / sizeof *options; i++)
-        if (!strncmp(word, options[i].name, strlen(options[i].name)))
-            return (takes & options[i].needs) &&
-                   whole(word + strlen(options[i].name), options[i].least, options[i].to);
-    if (!strncmp(word, "dropout=", 8))
-        return (takes & HEADS) && part(word + 8, &line->dropout);
+    const char *value = value_of(word, "mode");
+    if (value)
+        return take_mode(line, value);
+    for (size_t i = 0; i < sizeof options / sizeof *options; i++) {
+        value = value_of(word, options[i].name);
+        if (!value || !(takes & options[i].needs))
+            continue;
+        if (line->kind == CUP__STEP_CONV && options[i].whole == &line->padding &&
+            !strcmp(value, "same")) {
+            line->padding = -2;
+            return true;
+        }
+        return options[i].part ? part(value, options[i].part)
+                               : whole(value, options[i].least, options[i].whole);
+    }
+    return false;
+}
+
+static bool take_name(cup__network_line *line, const char *word)
+{
+    size_t length = strlen(word);
+    if (length >= sizeof line->name)
+        return false;
+    memcpy(line->name, word, length + 1);
+    return true;
+}
+
+/* A word behind the first one: key=value, nobias, the number, or the name. */
+static bool take(cup__network_line *line, const char *word)
+{
+    int takes = words[line->kind].takes;
+    if (strchr(word, '='))
+        return take_option(line, word);
     if (!strcmp(word, "nobias"))
         return (line->no_bias = (takes & BIAS) != 0);
-    if (*has_number)
+    if (line->has_number)
         return false;
-    *has_number = true;
+    line->has_number = true;
     bool classes = (takes & CLASSES) && !strcmp(word, "classes");
     if (classes || ((takes & SAME) && !strcmp(word, "same"))) {
         line->count = classes ? -1 : -2;
         return true;
     }
-    return takes & PART ? part(word, &line->part)
-                        : (takes & WHOLE) && whole(word, 1, &line->count);
+    return takes & NAME   ? take_name(line, word)
+           : takes & PART ? part(word, &line->part)
+                          : (takes & WHOLE) && whole(word, 1, &line->count);
 }
 
 static cup_status read_line(cup_context *c, char *text, int number, cup__network_line *line)
 {
     char *rest = NULL, *word = strtok_r(text, " \t\r", &rest);
-    bool has_number = false;
     int kind = 0;
     while (kind < WORDS && strcmp(words[kind].name, word) != 0)
         kind++;
     if (kind == WORDS)
         return cup_fail(c, CUP_FORMAT, "line %d of the network: \"%.60s\" is no layer; see %s",
                         number, word, "cupola/network.h for those that there are");
-    *line = (cup__network_line){.kind = (cup__step_kind)kind, .number = number, .padding = -1};
+    *line = (cup__network_line){.kind = (cup__step_kind)kind, .number = number, .padding = -1,
+                                .alpha = -1, .beta = -1, .bias = -1};
     while ((word = strtok_r(NULL, " \t\r", &rest)))
-        if (!take(line, word, &has_number))
+        if (!take(line, word))
             return cup_fail(c, CUP_FORMAT, "line %d of the network: %s cannot take \"%.60s\"",
                             number, words[kind].name, word);
-    if ((words[kind].takes & (WHOLE | PART)) && !has_number)
-        return cup_fail(c, CUP_FORMAT, "line %d of the network: behind %s a number is missing",
-                        number, words[kind].name);
+    int takes = words[kind].takes;
+    if ((takes & (WHOLE | PART | NAME)) && !(takes & MAYBE) && !line->has_number)
+        return cup_fail(c, CUP_FORMAT, "line %d of the network: behind %s a %s is missing",
+                        number, words[kind].name, takes & NAME ? "name" : "number");
     if (kind == CUP__STEP_TRANSFORMER && !line->heads)
         return cup_fail(c, CUP_FORMAT, "line %d of the network: transformer needs heads=", number);
     return CUP_OK;

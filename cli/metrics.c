@@ -65,6 +65,12 @@ static const char *named(const cli_metrics *m, const char *format, char name[40]
     return name;
 }
 
+double metrics_epoch(const cli_metrics *m, int64_t steps)
+{
+    const metrics_facts *f = &m->facts;
+    return f->epoch_units ? (double)steps * (double)f->step_units / (double)f->epoch_units : NAN;
+}
+
 const cup_memory *metrics_memory(cli_metrics *m)
 {
     double now = progress_clock();
@@ -180,6 +186,7 @@ static bool write_line(cli_metrics *m, const cup_training_point *p, const metric
         json_add_number(&w, "accuracy", pace->accuracy);
     json_add_integer(&w, named(m, "%ss", name), done * m->facts.step_units);
     json_add_number(&w, named(m, "%ss_per_second", name), speed > 0 ? speed : NAN);
+    json_add_number(&w, "epoch", metrics_epoch(m, done));
     json_add_number(&w, "mfu", mfu > 0 ? mfu : NAN);
     json_add_integer(&w, "memory", memory->allocated);
     json_add_integer(&w, "memory_peak", memory->peak_allocated);

@@ -17,6 +17,7 @@ typedef struct metrics_facts {
     const char *unit;          /* what is counted, "token" */
     int64_t first;             /* steps that an earlier run has done */
     int64_t step_units;        /* in a step of all processes */
+    int64_t epoch_units;       /* in an epoch; 0: there are none */
     double flops, peak_flops;  /* of one, see plot_flops_of_token; of all devices a second; 0: not
                                   known */
     bool events;               /* TensorBoard's too */
@@ -51,6 +52,9 @@ void metrics_end(cli_metrics *m);
 
 /* The share of the devices' peak that the products take at a rate; 0: not known. */
 double metrics_mfu(const cli_metrics *m, double rate);
+
+/* How many epochs so many steps are; NaN where there are none. */
+double metrics_epoch(const cli_metrics *m, int64_t steps);
 
 /* What the run holds of the device's memory, not older than a moment. */
 const cup_memory *metrics_memory(cli_metrics *m);

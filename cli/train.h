@@ -13,7 +13,7 @@ typedef struct train_given {
     const char *out, *preset, *device, *dtype, *tokenizer, *precision;
     const char *parallel, *stages; /* "dp=2,tp=2", "3,4" */
     const char *positions, *norm, *mlp, *bias, *optimizer;
-    const char *memory_page, *decline, *from, *text_field, *recompute, *non_finite;
+    const char *memory_page, *decline, *from, *text_field, *recompute, *non_finite, *order;
     bool again; /* no option: a run that was started again goes on from its checkpoint */
     bool tune, tensorboard, ops, resume, overwrite, stochastic, untied, deterministic;
     bool save_background, qk_norm, offload;

@@ -89,6 +89,7 @@ void images_begin_report(images_run *r)
                                  .device = cup_device_text(r->c),
                                  .first = r->first,
                                  .step_units = images_of(r, 1),
+                                 .epoch_units = cup_images_count(r->train),
                                  .events = r->given->tensorboard};
     metrics_begin(&r->metrics, &facts);
     progress_begin(&r->progress, stderr, "images", r->how.steps, r->first);

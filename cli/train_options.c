@@ -13,6 +13,9 @@ const cli_option train_options[] = {
     {"weights", NAMES(train_given, weights), "WEIGHT", NULL,
      "each name of --data is a set of its own, of which a text is drawn as often as its weight "
      "says: 0.7 0.3, or 7 3"},
+    {"order", CHOICE(train_given, order), "random|permuted", "random",
+     "read texts at random places, or every text once in each epoch, in an order of the epoch's "
+     "own"},
     {"out", TEXT(train_given, out), "DIR", "run",
      "folder for the checkpoint, losses.csv, metrics.jsonl, loss.svg and loss.html"},
     {"from", TEXT(train_given, from), "DIR", NULL,
@@ -217,6 +220,9 @@ static void apply_run(const cli_call *call, cup_training *t)
     TAKE("save-every", save_every, save_every);
     if (call_has(call, "check-every"))
         t->check_every = given->check_every ? given->check_every : -1;
+    if (call_has(call, "order"))
+        t->order = strcmp(given->order, "random") ? CUP_DATA_ORDER_PERMUTED
+                                                  : CUP_DATA_ORDER_RANDOM;
     if (given->precision)
         t->precision = given->precision;
     if (given->optimizer)

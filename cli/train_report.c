@@ -17,6 +17,14 @@ static int64_t tokens_of(const cup_training *t, int64_t steps)
     return t->batch * t->accumulate * t->model.context * steps;
 }
 
+/* The tokens of an epoch; 0 where a run has none, or each set of a mix its own. */
+static int64_t epoch_of(const train_run *r)
+{
+    int64_t context = r->training.model.context;
+    bool has = r->training.order == CUP_DATA_ORDER_PERMUTED && !cup_data_sets(r->data);
+    return has ? cup_data_windows(r->data, CUP_SPLIT_TRAIN, context) * context : 0;
+}
+
 /* One of several processes speaks for all. */
 bool train_speaks(const train_run *r)
 {
@@ -120,6 +128,7 @@ void train_begin_report(train_run *r)
                                  .device = cup_device_text(r->c),
                                  .first = r->first,
                                  .step_units = tokens_of(&r->training, 1),
+                                 .epoch_units = epoch_of(r),
                                  .flops = plot_flops_of_token(&m->config, m->adapters),
                                  .peak_flops = peak * cup_comm_count(r->comm),
                                  .events = r->given->tensorboard};
@@ -129,13 +138,16 @@ void train_begin_report(train_run *r)
         write_metrics(r);
 }
 
-/* What the device does of what it could, and what it holds. */
-static void describe_device(train_run *r)
+/* In which epoch the run is, what the device does of what it could, and what it holds. */
+static void describe(train_run *r)
 {
     char *to = r->progress.more, memory[32];
     size_t room = sizeof r->progress.more;
     double mfu = metrics_mfu(&r->metrics, r->progress.rate);
-    int used = mfu > 0 ? snprintf(to, room, "%.1f %% MFU  ", 100 * mfu) : 0;
+    double epoch = metrics_epoch(&r->metrics, r->done);
+    int used = epoch >= 0 ? snprintf(to, room, "epoch %.2f  ", epoch) : 0;
+    if (mfu > 0)
+        used += snprintf(to + used, room - (size_t)used, "%.1f %% MFU  ", 100 * mfu);
     cup_text_size((double)metrics_memory(&r->metrics)->peak_allocated, memory, sizeof memory);
     used += snprintf(to + used, room - (size_t)used, "%s", memory);
     int64_t skipped = cup_trainer_skipped(r->trainer);
@@ -155,7 +167,7 @@ void train_report(train_run *r, const cup_training_point *p)
         return;
     }
     r->done = p->step + 1;
-    describe_device(r);
+    describe(r);
     progress_step(&r->progress, r->done, tokens_of(&r->training, r->done - r->first), p->loss);
     write_metrics(r);
     draw_again(r);
@@ -170,6 +182,16 @@ void train_end_report(train_run *r)
     r->rate = progress_rate(&r->progress);
 }
 
+/* How many texts of the first steps are of each set. */
+static cup_status count_texts(const train_run *r, int64_t steps, int64_t *counts)
+{
+    const cup_training *a = &r->training;
+    int64_t rows = a->batch * a->accumulate;
+    if (a->order == CUP_DATA_ORDER_PERMUTED)
+        return cup_data_sample_counts(r->c, r->data, steps * rows, counts);
+    return cup_data_drawn(r->c, r->data, a->seed, (uint64_t)steps, rows, counts);
+}
+
 /* What a run from its first step on has read of each set. A signal does not wait for it. */
 static void tell_sets(const train_run *r)
 {
@@ -177,7 +199,7 @@ static void tell_sets(const train_run *r)
     const cup_training *a = &r->training;
     int64_t steps = cup_trainer_steps(r->trainer), rows = a->batch * a->accumulate, all = 0;
     int64_t *drawn = count && !signals_caught() ? calloc((size_t)count, sizeof *drawn) : NULL;
-    if (drawn && cup_data_drawn(r->c, r->data, a->seed, (uint64_t)steps, rows, drawn) == CUP_OK)
+    if (drawn && count_texts(r, steps, drawn) == CUP_OK)
         all = rows * steps;
     for (int i = 0; drawn && all && i < count; i++) {
         char tokens[32], size[32];
@@ -214,6 +236,10 @@ void train_summarize(train_run *r)
         fprintf(stderr, "validation loss %.4f, before training %.4f\n", last, first);
     train_tell_skipped(cup_trainer_skipped(r->trainer));
     tell_sets(r);
+    if (epoch_of(r))
+        fprintf(stderr, "%.2f epochs of %s tokens\n",
+                metrics_epoch(&r->metrics, cup_trainer_steps(r->trainer)),
+                progress_number((double)epoch_of(r), time));
     fprintf(stderr, "%s: checkpoint, losses.csv, metrics.jsonl, loss.svg and loss.html\n",
             cli_shown(r->given->out));
 }
@@ -236,6 +262,7 @@ int train_write_document(train_run *r, const cli_text *sample)
     json_add_integer(&w, "steps", steps);
     json_add_integer(&w, "skipped", cup_trainer_skipped(r->trainer));
     json_add_boolean(&w, "finished", steps == r->training.steps);
+    json_add_number(&w, "epochs", metrics_epoch(&r->metrics, steps));
     json_add_number(&w, "tokens_per_second", r->rate);
     json_add_number(&w, "steady_tokens_per_second", progress_steady_rate(&r->progress));
     double mfu = metrics_mfu(&r->metrics, r->rate);

@@ -6,6 +6,7 @@ _cupola()
         words='train plan tokenize launch generate classify export info ops check bench tune kernels help --version'
     else
     case $verb:$before in
+    train:--order) words='random permuted' ;;
     train:--task) words='text classify' ;;
     train:--preset) words='char demo gpt2-124m gpt2-350m gpt2-774m gpt2-1558m mlp cnn resnet18 resnet50 vit-s convnext-t' ;;
     train:--dtype) words='f32 bf16' ;;

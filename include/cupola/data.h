@@ -198,8 +198,31 @@ CUP_API cup_status cup_data_batch(cup_context *c, const cup_data *d, cup_split s
                                   uint64_t step, int64_t first_row, int64_t rows, int64_t context,
                                   int32_t *inputs, int32_t *targets);
 
-/* The same with the windows that follow each other from the beginning of the part; there are
- * cup_data_windows of them. */
+/* In which order a run reads its data: at random places, as cup_data_batch does, or all of it once
+ * in each epoch, as cup_data_samples does. */
+typedef enum cup_data_order {
+    CUP_DATA_ORDER_RANDOM = 0,
+    CUP_DATA_ORDER_PERMUTED = 1
+} cup_data_order;
+
+/* The samples first, first + 1, ... of the sequence of all epochs, in each of which every window of
+ * the training part comes once, see cup_data_window, in an order that follows from the seed and the
+ * number of the epoch; what is left of the part behind the last window is in none. Of a mix each
+ * sample is of one set, and of any number of first ones each set has what its weight says, to
+ * within the number of sets; a set's own samples are its own epochs, which end earlier the smaller
+ * it is and the more it weighs. What a sample is depends on the seed and its number only, so that
+ * several processes can share a batch, and a run goes on behind any of them. */
+CUP_API cup_status cup_data_samples(cup_context *c, const cup_data *d, uint64_t seed,
+                                    int64_t first, int64_t rows, int64_t context, int32_t *inputs,
+                                    int32_t *targets);
+
+/* How many of the first `samples` of them are of each set of a mix: as many numbers as it has
+ * sets. */
+CUP_API cup_status cup_data_sample_counts(cup_context *c, const cup_data *d, int64_t samples,
+                                          int64_t *counts);
+
+/* As cup_data_batch with the windows that follow each other from the beginning of the part; there
+ * are cup_data_windows of them. */
 CUP_API cup_status cup_data_window(cup_context *c, const cup_data *d, cup_split split,
                                    int64_t first_row, int64_t rows, int64_t context,
                                    int32_t *inputs, int32_t *targets);

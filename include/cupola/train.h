@@ -77,6 +77,7 @@ typedef struct cup_training {
     int64_t expert;
     int64_t recompute_blocks; /* see cup_gpt; 0: all */
     cup_non_finite non_finite; /* see cup_loop_options */
+    cup_data_order order; /* of what is learned from; a step's texts are the next of it */
 } cup_training;
 
 /* A run that is known to work, under a name. */

@@ -226,9 +226,10 @@ static int32_t token_at(const cup_data *d, int64_t place)
     return d->wide ? ((const int32_t *)d->tokens)[place] : ((const uint16_t *)d->tokens)[place];
 }
 
-static cup_status copy_row(cup__error *error, const cup_data *d, int64_t place, int64_t context,
-                           int32_t *inputs, int32_t *targets)
+cup_status cup__data_row(cup__error *error, const cup_data *d, cup_split part, int64_t place,
+                         int64_t context, int32_t *inputs, int32_t *targets)
 {
+    place += begin_of(d, part);
     if (d->shards.count)
         return cup__shards_row(error, &d->shards, place, context, inputs, targets);
     for (int64_t i = 0; i < context; i++) {
@@ -238,9 +239,9 @@ static cup_status copy_row(cup__error *error, const cup_data *d, int64_t place, 
     return CUP_OK;
 }
 
-static cup_status check_rows(cup_context *c, const cup_data *d, cup_split part, int64_t first_row,
-                             int64_t rows, int64_t context, const int32_t *inputs,
-                             const int32_t *targets)
+cup_status cup__data_check(cup_context *c, const cup_data *d, cup_split part, int64_t first_row,
+                           int64_t rows, int64_t context, const int32_t *inputs,
+                           const int32_t *targets)
 {
     if (!c)
         return CUP_ARGUMENT;
@@ -263,14 +264,14 @@ cup_status cup_data_batch(cup_context *c, const cup_data *d, cup_split part, uin
                           uint64_t step, int64_t first_row, int64_t rows, int64_t context,
                           int32_t *inputs, int32_t *targets)
 {
-    CUP_TRY(check_rows(c, d, part, first_row, rows, context, inputs, targets));
+    CUP_TRY(cup__data_check(c, d, part, first_row, rows, context, inputs, targets));
     for (int64_t r = 0; r < rows; r++) {
         cup__draw drawn = cup__data_draw(seed, step, (uint64_t)(first_row + r));
         const cup_data *set = d->mix.count ? cup__mix_choose(&d->mix, drawn.set) : d;
         uint64_t places = (uint64_t)(cup_data_count(set, part) - context);
         int64_t place = (int64_t)((unsigned __int128)drawn.place * places >> 64);
-        CUP_TRY(copy_row(&c->error, set, begin_of(set, part) + place, context,
-                         inputs + r * context, targets + r * context));
+        CUP_TRY(cup__data_row(&c->error, set, part, place, context, inputs + r * context,
+                              targets + r * context));
     }
     return CUP_OK;
 }
@@ -285,7 +286,7 @@ int64_t cup_data_windows(const cup_data *d, cup_split part, int64_t context)
 cup_status cup_data_window(cup_context *c, const cup_data *d, cup_split part, int64_t first_row,
                            int64_t rows, int64_t context, int32_t *inputs, int32_t *targets)
 {
-    CUP_TRY(check_rows(c, d, part, first_row, rows, context, inputs, targets));
+    CUP_TRY(cup__data_check(c, d, part, first_row, rows, context, inputs, targets));
     int64_t windows = cup_data_windows(d, part, context);
     if (first_row + rows > windows)
         return cup__fail(&c->error, CUP_ARGUMENT,
@@ -296,8 +297,8 @@ cup_status cup_data_window(cup_context *c, const cup_data *d, cup_split part, in
     for (int64_t r = 0; r < rows; r++) {
         int64_t window = first_row + r;
         const cup_data *set = d->mix.count ? cup__mix_at(&d->mix, part, context, &window) : d;
-        CUP_TRY(copy_row(&c->error, set, begin_of(set, part) + window * context, context,
-                         inputs + r * context, targets + r * context));
+        CUP_TRY(cup__data_row(&c->error, set, part, window * context, context,
+                              inputs + r * context, targets + r * context));
     }
     return CUP_OK;
 }

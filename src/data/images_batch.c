@@ -9,38 +9,11 @@
 #include "base/parallel.h"
 #include "base/philox.h"
 #include "data/images.h"
+#include "data/permutation.h"
 #include "tensor/context.h"
 
 #define ORDER_KEY UINT32_C(0x1a6e0000)
 #define CHANGE_KEY UINT32_C(0x1a6e0001)
-
-/* A round of a Feistel network: a half of the number is mixed into the other. */
-static uint32_t mix(uint64_t seed, uint64_t epoch, uint32_t round, uint32_t half)
-{
-    return cup__philox(seed, half, (uint32_t)epoch, ORDER_KEY, round ^ (uint32_t)(epoch >> 32))
-        .at[0];
-}
-
-/* Where a sample of an epoch lies: each of [0, count) once, as numbers of twice `bits` bits are
- * exchanged, and those beyond the count go on until they come back. */
-static int64_t place_of(uint64_t seed, uint64_t epoch, int64_t sample, int64_t count)
-{
-    int bits = 1;
-    while (bits < 31 && (int64_t)1 << (2 * bits) < count)
-        bits++;
-    uint32_t mask = (1u << bits) - 1;
-    uint64_t at = (uint64_t)sample;
-    do {
-        uint32_t left = (uint32_t)(at >> bits) & mask, right = (uint32_t)at & mask;
-        for (uint32_t round = 0; round < 4; round++) {
-            uint32_t kept = right;
-            right = (left ^ mix(seed, epoch, round, right)) & mask;
-            left = kept;
-        }
-        at = (uint64_t)left << bits | right;
-    } while (at >= (uint64_t)count);
-    return (int64_t)at;
-}
 
 /* What becomes of one image. */
 typedef struct change {
@@ -216,8 +189,9 @@ static cup_status make_row(const batch *b, int64_t row, uint8_t *room, cup__erro
     const cup_images *images = b->images;
     int64_t bytes = images->height * images->width * images->channels, sample = b->first + row;
     int64_t place = b->in_order ? sample
-                                : place_of(b->seed, (uint64_t)(sample / images->count),
-                                           sample % images->count, images->count);
+                                : cup__permuted(ORDER_KEY, b->seed,
+                                                (uint64_t)(sample / images->count),
+                                                sample % images->count, images->count);
     const uint8_t *from;
     uint8_t *to = b->pixels + row * bytes;
     draws d = {.seed = b->seed, .sample = (uint64_t)sample};

@@ -32,6 +32,35 @@ const cup_data *cup__mix_choose(const cup__mix *mix, uint64_t bits)
     return mix->sets[choose(mix, bits)];
 }
 
+static int64_t part_of(int64_t samples, uint64_t part)
+{
+    return (int64_t)((unsigned __int128)samples * part >> 64);
+}
+
+/* A set has its part of any number of first samples, rounded down; what comes between is for those
+ * behind it, and so on. */
+int cup__mix_sample(const cup__mix *mix, int64_t *at)
+{
+    int i = 0;
+    for (; i < mix->count - 1; i++) {
+        int64_t before = part_of(*at, mix->parts[i]);
+        if (part_of(*at + 1, mix->parts[i]) > before) {
+            *at = before;
+            break;
+        }
+        *at -= before;
+    }
+    return i;
+}
+
+void cup__mix_counts(const cup__mix *mix, int64_t samples, int64_t *counts)
+{
+    for (int i = 0; i < mix->count; i++) {
+        counts[i] = i < mix->count - 1 ? part_of(samples, mix->parts[i]) : samples;
+        samples -= counts[i];
+    }
+}
+
 int64_t cup__mix_tokens(const cup__mix *mix, cup_split split)
 {
     int64_t sum = 0;
@@ -78,6 +107,7 @@ void cup__mix_free(cup__mix *mix)
     cup__free(mix->sets);
     cup__free(mix->weights);
     cup__free(mix->ends);
+    cup__free(mix->parts);
     *mix = (cup__mix){0};
 }
 
@@ -109,6 +139,16 @@ static cup_status check(cup__error *error, cup_data *const *sets, const double *
                              i, (long long)sets[i]->vocabulary, (long long)sets[0]->vocabulary);
     }
     return CUP_OK;
+}
+
+static void set_parts(cup__mix *mix)
+{
+    double left = 0;
+    for (int i = mix->count - 1; i >= 0; i--) {
+        left += mix->weights[i];
+        double part = mix->weights[i] / left;
+        mix->parts[i] = part < 1 ? (uint64_t)(part * 0x1p64) : UINT64_MAX;
+    }
 }
 
 /* What is told of the sets together. */
@@ -143,8 +183,9 @@ cup_data *cup_data_mix(cup_context *c, cup_data *const *sets, const double *weig
         d->mix.sets = cup__calloc(most, sizeof(cup_data *));
         d->mix.weights = cup__calloc(most, sizeof *weights);
         d->mix.ends = cup__calloc(most, sizeof *weights);
+        d->mix.parts = cup__calloc(most, sizeof *d->mix.parts);
     }
-    bool fits = d && d->mix.sets && d->mix.weights && d->mix.ends;
+    bool fits = d && d->mix.sets && d->mix.weights && d->mix.ends && d->mix.parts;
     for (int i = 0; fits && i < count; i++) {
         d->mix.sets[i] = sets[i];
         d->mix.weights[i] = weights[i];
@@ -152,6 +193,7 @@ cup_data *cup_data_mix(cup_context *c, cup_data *const *sets, const double *weig
     if (fits) {
         d->mix.count = count;
         sum_up(d);
+        set_parts(&d->mix);
     }
     if (fits && !d->sources.failed)
         return d;

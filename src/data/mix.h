@@ -10,6 +10,7 @@ typedef struct cup__mix {
     cup_data **sets; /* its own */
     double *weights; /* as they were given */
     double *ends;    /* sums of the weights up to each set and with it */
+    uint64_t *parts; /* of what the sets before leave, as a fraction of 2^64 */
     int count;       /* 0: no mix */
 } cup__mix;
 
@@ -42,5 +43,17 @@ int64_t cup__mix_windows(const cup__mix *mix, cup_split split, int64_t context);
 const cup_data *cup__mix_at(const cup__mix *mix, cup_split split, int64_t context,
                             int64_t *window);
 void cup__mix_free(cup__mix *mix);
+
+/* Samples in the order of cup_data_samples: whose sample `at` is, which becomes its number there;
+ * and how many of the first `samples` are of each set. */
+int cup__mix_sample(const cup__mix *mix, int64_t *at);
+void cup__mix_counts(const cup__mix *mix, int64_t samples, int64_t *counts);
+
+/* Refuses rows of a part that cannot be asked for; and the row at a place of a part of a set. */
+cup_status cup__data_check(cup_context *c, const cup_data *d, cup_split part, int64_t first_row,
+                           int64_t rows, int64_t context, const int32_t *inputs,
+                           const int32_t *targets);
+cup_status cup__data_row(cup__error *error, const cup_data *set, cup_split part, int64_t place,
+                         int64_t context, int32_t *inputs, int32_t *targets);
 
 #endif

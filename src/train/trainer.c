@@ -7,57 +7,6 @@
 #include "tensor/tensor.h"
 #include "train/adapters.h"
 
-#define PIECE (1 << 20) /* tokens that are written at a time, some 20 ms */
-
-/* How many texts are written at a time. */
-static int64_t rows_of_piece(const cup_trainer *t)
-{
-    int64_t rows = t->share * t->rows, most = PIECE / t->training.model.context;
-    return rows < most ? rows : most > 1 ? most : 1;
-}
-
-/* How much of a text is this process's. */
-static int64_t length_of(const cup_trainer *t)
-{
-    return t->training.model.context / cup_comm_count(t->ring);
-}
-
-static cup_status write_rows(const cup_trainer *t, cup_tensor *to, int64_t first, int64_t rows,
-                             int32_t *from)
-{
-    int64_t length = to->shape[2], offset = first * length;
-    cup__shape shape = {.dtype = to->dtype, .ndim = 1, .size = {rows * length}};
-    cup__text_parts(t->ring, t->training.model.context, rows, from);
-    cup_tensor *piece = cup__tensor_view(to, &shape, &(int64_t){1}, offset);
-    if (!piece)
-        return to->context->error.status;
-    cup_status status =
-        cup_tensor_write(piece, from, (size_t)shape.size[0] * sizeof *from);
-    cup_tensor_free(piece);
-    return status;
-}
-
-/* The texts of a step, which follow from its number alone. There may be so many of them that a stop
- * cannot wait. */
-static cup_status write_batch(cup_context *c, int64_t step, void *user)
-{
-    cup_trainer *t = user;
-    const cup_training *a = &t->training;
-    int64_t all = t->share * t->rows, most = rows_of_piece(t);
-    int64_t before = all * (t->group / cup_comm_count(t->ring));
-    for (int64_t first = 0; first < all; first += most) {
-        int64_t rows = all - first < most ? all - first : most;
-        CUP_TRY(cup_data_batch(c, t->data, CUP_SPLIT_TRAIN, a->seed, (uint64_t)step,
-                               before + first, rows, a->model.context, t->host_tokens,
-                               t->host_targets));
-        CUP_TRY(write_rows(t, t->tokens, first, rows, t->host_tokens));
-        CUP_TRY(write_rows(t, t->targets, first, rows, t->host_targets));
-        if (first + rows < all)
-            CUP_TRY(cup__stopped(c));
-    }
-    return CUP_OK;
-}
-
 /* One of the step's batches. */
 static cup_tensor *part(cup_tensor *all, int64_t i)
 {
@@ -101,7 +50,7 @@ static void rehearse_rows(const cup_trainer *t, int64_t rows)
 {
     cup_context *c = t->model->context;
     const cup_gpt *m = t->model;
-    const int64_t shape[] = {rows, length_of(t), m->config.width};
+    const int64_t shape[] = {rows, cup__trainer_length(t), m->config.width};
     cup_tensor *tokens = cup_tensor_new(c, CUP_I32, 2, shape);
     cup_tensor *targets = cup_tensor_new(c, CUP_I32, 2, shape);
     for (int i = 0; i < m->chunks; i++) {
@@ -138,26 +87,12 @@ static cup_status check_vocabulary(cup_context *c, cup_trainer *t)
                      (long long)size, (long long)g->vocabulary);
 }
 
-static cup_status make_batches(cup_context *c, cup_trainer *t)
-{
-    const cup_training *a = &t->training;
-    const int64_t shape[] = {t->share, t->rows, length_of(t)};
-    size_t tokens = (size_t)(rows_of_piece(t) * a->model.context);
-    t->host_tokens = cup__malloc(tokens * sizeof *t->host_tokens);
-    t->host_targets = cup__malloc(tokens * sizeof *t->host_targets);
-    if (!t->host_tokens || !t->host_targets)
-        return cup__fail(&c->error, CUP_MEMORY, "out of host memory for the batches of a step");
-    t->tokens = cup_keep(cup_tensor_new(c, CUP_I32, 3, shape));
-    t->targets = cup_keep(cup_tensor_new(c, CUP_I32, 3, shape));
-    return c->error.status;
-}
-
 /* The model and its loop. */
 static cup_status make_loop(cup_context *c, cup_trainer *t, const char *folder)
 {
     const cup_training *a = &t->training;
     const cup_loop_calls calls = {.size = sizeof calls,
-                                  .batch = write_batch,
+                                  .batch = cup__trainer_texts,
                                   .loss = t->pipe ? NULL : loss_of_batch,
                                   .chunk = t->pipe ? chunk_of_batch : NULL,
                                   .evaluate = evaluate,
@@ -182,7 +117,7 @@ static cup_status make_loop(cup_context *c, cup_trainer *t, const char *folder)
         .pipe = t->pipe,
         .between_dtype = a->dtype,
         .between_ndim = 3,
-        .between = {t->rows, length_of(t), a->model.width},
+        .between = {t->rows, cup__trainer_length(t), a->model.width},
         .chunks = t->chunks,
         .non_finite = a->non_finite};
     t->loop = cup__loop_begin(c, &calls, &options, &cup__training_checkpoints,
@@ -203,7 +138,7 @@ static cup_status make_loop(cup_context *c, cup_trainer *t, const char *folder)
     cup_parameters_ring(t->model->parameters, t->ring);
     cup_parameters_fp8(t->model->parameters, cup__training_is_fp8(a));
     CUP_TRY(cup__loop_train(t->loop, cup__gpt_learned(t->model)));
-    return make_batches(c, t);
+    return cup__trainer_batches(c, t);
 }
 
 static cup_status make(cup_context *c, cup_trainer *t, const char *folder)

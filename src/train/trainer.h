@@ -38,6 +38,12 @@ struct cup_trainer {
 
 extern const cup__loop_checkpoints cup__training_checkpoints;
 
+/* Makes room for the texts of a step; and fills it with those of one, which follow from its number
+ * alone: the loop's call. How much of a text is this process's. */
+cup_status cup__trainer_batches(cup_context *c, cup_trainer *t);
+cup_status cup__trainer_texts(cup_context *c, int64_t step, void *user);
+int64_t cup__trainer_length(const cup_trainer *t);
+
 /* Makes groups of processes that share out the model; and shares the batches of a step among them,
  * or where these are not enough, the texts of each batch. */
 cup_status cup__trainer_group(cup_context *c, cup_trainer *t);

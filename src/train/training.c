@@ -90,6 +90,8 @@ bool cup_recompute_policy_find(const char *name, cup_recompute_policy *out)
     return false;
 }
 
+static const char *const orders[] = {"random", "permuted", NULL};
+
 #define AT(name) offsetof(cup_training, name)
 static const cup__field fields[] = {
     {"method", CUP__FIELD_CHOICE, AT(optimizer.method), 0, 0, true, cup__method_words},
@@ -109,6 +111,7 @@ static const cup__field fields[] = {
     {"logits_most", CUP__FIELD_WHOLE, AT(logits_most), 0, 1e15, false, NULL},
     {"decline", CUP__LATER(CHOICE), AT(decline), 0, 0, false, cup__decline_words},
     {"decline_steps", CUP__LATER(WHOLE), AT(decline_steps), 0, 1e15, false, NULL},
+    {"order", CUP__LATER(CHOICE), AT(order), 0, 0, true, orders},
     {"lora_rank", CUP__LATER(WHOLE), AT(lora_rank), 0, CUP__LORA_RANK_MOST, true, NULL},
     {"lora_alpha", CUP__LATER(REAL), AT(lora_alpha), 0, 1e6, true, NULL},
     {"non_finite", CUP__LATER(CHOICE), AT(non_finite), 0, 0, false, cup__non_finite_words},
@@ -144,11 +147,16 @@ cup_status cup__training_check(cup_context *c, cup_training *training)
         training->accumulate = 1;
     if (training->lora_alpha == 0)
         training->lora_alpha = (double)training->lora_rank;
-    int64_t rows;
+    int64_t rows, texts;
     if (__builtin_mul_overflow(training->batch, training->accumulate, &rows) ||
         __builtin_mul_overflow(rows, training->model.context, &rows) || rows > (int64_t)1 << 40)
         return cup__fail(&c->error, CUP_ARGUMENT,
                          "training: batch, accumulate and context make too many tokens a step");
+    if (training->order == CUP_DATA_ORDER_PERMUTED &&
+        __builtin_mul_overflow(training->batch * training->accumulate, training->steps, &texts))
+        return cup__fail(&c->error, CUP_ARGUMENT,
+                         "training: %lld steps have more texts than can be counted; make it fewer",
+                         (long long)training->steps);
     return cup_gpt_config_check(c, &training->model);
 }
 

@@ -63,3 +63,40 @@ TEST(train_on_sets_of_tokens)
                0);
     EXPECT_CONTAINS(out, "set 2: ");
 }
+
+/* A run that reads every text once an epoch goes on with the next one, by any number of processes,
+ * and says how far it is. */
+TEST(train_in_epochs_resumes_bit_for_bit)
+{
+    const char *folder = test_folder();
+    EXPECT_INT(run(folder, "$cupola train --data a.txt --order permuted --out x --steps 60 " TINY),
+               0);
+    EXPECT_CONTAINS(out, "epoch 1.");
+    EXPECT_CONTAINS(out, " epochs of ");
+    EXPECT_INT(run(folder, "grep -c '\"epoch\": 1.[0-9]' x/metrics.jsonl"), 0);
+    EXPECT_INT(run(folder, "$cupola train --data a.txt --order permuted --out y --steps 35 " TINY
+                           "&& $cupola train --out y --resume --steps 60 && "
+                           "cmp x/model.safetensors y/model.safetensors"),
+               0);
+    EXPECT_INT(run(folder, "$cupola train --out y --resume --order random"), 2);
+    EXPECT_CONTAINS(out, "order is not what the checkpoint");
+    EXPECT_INT(run(folder, "$cupola train --data a.txt --out z --steps 60 " TINY
+                           "&& ! cmp -s x/model.safetensors z/model.safetensors"),
+               0);
+    EXPECT_INT(run(folder, "grep -c '\"epoch\": null' z/metrics.jsonl"), 0);
+    EXPECT_INT(run(folder, "$cupola train --data a.txt b.txt --weights 3 1 --order permuted "
+                           "--out v --steps 6 " TINY
+                           "&& $cupola train --data a.txt b.txt --weights 3 1 --order permuted "
+                           "--out w --steps 4 " TINY "&& $cupola train --out w --resume --steps 6 "
+                           "&& cmp v/model.safetensors w/model.safetensors"),
+               0);
+    EXPECT_CONTAINS(out, "set 1: 288 tokens read, 75.0 % of all");
+    /* Of two processes the losses are those of one, but for rounding. */
+    EXPECT_INT(run(folder, "$cupola train --data a.txt --order permuted --processes 2 --out two "
+                           "--steps 60 " TINY " && cut -d, -f 1-2 x/losses.csv >1 && "
+                           "cut -d, -f 1-2 two/losses.csv >2 && "
+                           "paste -d, 1 2 | awk -F, 'NR > 1 && $2 != \"\" "
+                           "{ d = $2 - $4; if (d > 1e-3 || d < -1e-3) exit 1; n++ } "
+                           "END { exit n < 60 }'"),
+               0);
+}

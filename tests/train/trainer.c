@@ -73,6 +73,8 @@ TEST(trainer_resumes_bit_for_bit_with_other_kinds)
     expect_exact_resume(&other, 5, folder);
     other.optimizer.stochastic = true;
     expect_exact_resume(&other, 3, folder);
+    other.order = CUP_DATA_ORDER_PERMUTED;
+    expect_exact_resume(&other, 5, folder);
 }
 
 TEST(trainer_resumes_bit_for_bit_in_fp8)

@@ -49,6 +49,7 @@ void progress_begin(cli_progress *p, FILE *to, const char *unit, int64_t total, 
     *p = (cli_progress){
         .to = to, .noun = "step", .unit = unit, .total = total, .first = done, .done = done};
     p->loss = NAN;
+    p->line_seconds = LINE_SECONDS;
     p->began = progress_clock();
     p->shown = -LINE_SECONDS;
     p->marks[0].time = p->marks[1].time = p->began;
@@ -176,7 +177,7 @@ void progress_step(cli_progress *p, int64_t done, int64_t units, double loss)
     if (!isnan(loss))
         p->loss = loss;
     take_rate(p, time);
-    if (time - p->shown >= (p->redraws ? DRAW_SECONDS : LINE_SECONDS))
+    if (time - p->shown >= (p->redraws ? DRAW_SECONDS : p->line_seconds))
         show(p, time);
 }
 

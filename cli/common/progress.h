@@ -22,6 +22,7 @@ typedef struct cli_progress {
     char more[64];          /* what the caller adds behind the rate, "" or "41 % MFU" */
     double last, steady_time; /* of the last step; in steps that came straight after another */
     int64_t steady_units;
+    double line_seconds; /* between lines, where no bar is drawn; 5 unless it is set */
     bool paused;
     bool redraws, is_drawn;
 } cli_progress;

@@ -53,6 +53,36 @@ CUP_API cup_tokenizer *cup_tokenizer_char_new(cup_context *c, const cup_corpus *
 CUP_API cup_tokenizer *cup_tokenizer_bpe_new(cup_context *c, const cup_corpus *corpus,
                                              int64_t size);
 
+/* How a tokenizer is learned from text of any size. */
+typedef struct cup_tokenizer_learn_options {
+    size_t size;
+    int64_t words;          /* the most different words that are counted; 0: 4 million */
+    const char *text_field; /* the field of JSON Lines that has the text; NULL: "text" */
+    /* Told now and then the bytes of files that were read, of all files, and behind the last of
+     * them the merges so far; true stops the work, which is CUP_INTERRUPTED then. NULL: nobody is
+     * told. */
+    bool (*progress)(int64_t bytes, int64_t all, int64_t merges, void *user);
+    void *user;
+} cup_tokenizer_learn_options;
+
+typedef struct cup_tokenizer_learned {
+    int64_t bytes, texts, skipped; /* of files; texts in them; files that were left out */
+    int64_t words, different;      /* in the text, and how many different ones of them were left */
+    int64_t dropped;               /* of the words, as there were too many different ones */
+    int64_t merges;
+} cup_tokenizer_learned;
+
+/* The same from files of any size, with paths as for cup_corpus_load: the tokenizer that
+ * cup_tokenizer_bpe_new makes of one text. Words are counted on all cores while up to 4 MiB of text
+ * a thread, 128 MiB at most, are in memory. Every 128 MiB of text, where there are more different
+ * words than `words`, the rarest are dropped, which leaves three quarters of them or fewer: some
+ * 250 bytes for each are in memory in the end. The result does not depend on the number of threads.
+ * `learned` may be NULL. */
+CUP_API cup_tokenizer *cup_tokenizer_learn(cup_context *c, const char *const *paths, int count,
+                                           int64_t size,
+                                           const cup_tokenizer_learn_options *options,
+                                           cup_tokenizer_learned *learned);
+
 /* Reads a tokenizer that cup_tokenizer_save wrote, or GPT-2's vocab.json with the merges.txt beside
  * it, or Hugging Face's tokenizer.json of byte-level BPE with the words of GPT-2, SmolLM, Llama 3
  * or Qwen 2, or of sentencepiece's kind as of Llama 2 and Mistral, with bytes for characters that
@@ -153,15 +183,22 @@ CUP_API bool cup_data_has_tokens(const char *path);
 /* The number of files that the tokens or their text are from. */
 CUP_API int64_t cup_data_files(const cup_data *d);
 
+/* Whose files of tokens: llm.c's, or nanoGPT's, which are 16 bits a token and nothing else. */
+typedef enum cup_token_format {
+    CUP_TOKEN_FORMAT_LLMC = 0,
+    CUP_TOKEN_FORMAT_NANOGPT = 1
+} cup_token_format;
+
 /* How text becomes files of tokens. */
 typedef struct cup_tokenize_options {
     size_t size;
-    int64_t shard_tokens;   /* the most of a file; 0: 100 million */
+    int64_t shard_tokens;   /* the most of a file of llm.c's; 0: 100 million */
     const char *text_field; /* the field of JSON Lines that has the text; NULL: "text" */
     /* Told now and then the bytes of files that were read, of all files, and the tokens so far;
      * true stops the work, which is CUP_INTERRUPTED then. NULL: nobody is told. */
     bool (*progress)(int64_t bytes, int64_t all, int64_t tokens, void *user);
     void *user;
+    cup_token_format format;
 } cup_tokenize_options;
 
 typedef struct cup_tokenized {
@@ -172,13 +209,14 @@ typedef struct cup_tokenized {
 
 /* Encodes text of any size into a new folder for cup_data_open: train_000000.bin and so on,
  * val_000000.bin, and tokenizer.json. They are llm.c's, with 32 bits a token where the tokenizer
- * has over 65536 of them. Paths are as for cup_corpus_load; round each text stands what
- * cup_data_new puts round a file. The last part of the files' bytes, 0 or more and less than 1, is
- * for validation; a file may be cut for that. Up to 4 MiB of text a thread are in memory at a
- * time; a text is cut between words, which changes none of its tokens, or where 16 MiB of it hold
- * no space between signs of ASCII, between characters. The folder must be empty or not be there,
- * and has its files when all of them are complete and on the disk; until then they are made in a
- * folder beside it with ".part" behind the name, which a failure removes. `made` may be NULL. */
+ * has over 65536 of them; or nanoGPT's, train.bin and val.bin, of tokenizers without more. Paths
+ * are as for cup_corpus_load; round each text stands what cup_data_new puts round a file. The last
+ * part of the files' bytes, 0 or more and less than 1, is for validation; a file may be cut for
+ * that. Up to 4 MiB of text a thread are in memory at a time; a text is cut between words, which
+ * changes none of its tokens, or where 16 MiB of it hold no space between signs of ASCII, between
+ * characters. The folder must be empty or not be there, and has its files when all of them are
+ * complete and on the disk; until then they are made in a folder beside it with ".part" behind the
+ * name, which a failure removes. `made` may be NULL. */
 CUP_API cup_status cup_tokenize(cup_context *c, const char *const *paths, int count,
                                 const cup_tokenizer *t, const char *folder, double validation,
                                 const cup_tokenize_options *options, cup_tokenized *made);

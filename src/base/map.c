@@ -75,11 +75,16 @@ static uint32_t *string_slot(const cup__strings *strings, const char *bytes, siz
     }
 }
 
+uint32_t cup__strings_hash(const char *bytes, size_t length)
+{
+    return (uint32_t)cup__hash_bytes(bytes, length);
+}
+
 uint32_t cup__strings_find(const cup__strings *strings, const char *bytes, size_t length)
 {
     if (!strings->slot_count)
         return CUP__NOT_THERE;
-    return *string_slot(strings, bytes, length, (uint32_t)cup__hash_bytes(bytes, length)) - 1;
+    return *string_slot(strings, bytes, length, cup__strings_hash(bytes, length)) - 1;
 }
 
 static bool grow_slots(cup__strings *strings)
@@ -102,11 +107,16 @@ static bool grow_slots(cup__strings *strings)
 
 uint32_t cup__strings_add(cup__strings *strings, const char *bytes, size_t length)
 {
+    return cup__strings_add_hashed(strings, bytes, length, cup__strings_hash(bytes, length));
+}
+
+uint32_t cup__strings_add_hashed(cup__strings *strings, const char *bytes, size_t length,
+                                 uint32_t hash)
+{
     if (length > UINT32_MAX || strings->count >= CUP__NOT_THERE - 1)
         return CUP__NOT_THERE;
     if (is_full(strings->count, strings->slot_count) && !grow_slots(strings))
         return CUP__NOT_THERE;
-    uint32_t hash = (uint32_t)cup__hash_bytes(bytes, length);
     uint32_t *slot = string_slot(strings, bytes, length, hash);
     if (*slot)
         return *slot - 1;

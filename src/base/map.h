@@ -36,6 +36,10 @@ typedef struct cup__strings {
 uint32_t cup__strings_find(const cup__strings *strings, const char *bytes, size_t length);
 /* The string's index, a new one when it was not there; CUP__NOT_THERE when there is no memory. */
 uint32_t cup__strings_add(cup__strings *strings, const char *bytes, size_t length);
+/* The same where the hash of the bytes is known, see cup__strings_hash. */
+uint32_t cup__strings_add_hashed(cup__strings *strings, const char *bytes, size_t length,
+                                 uint32_t hash);
+uint32_t cup__strings_hash(const char *bytes, size_t length);
 void cup__strings_free(cup__strings *strings);
 
 #endif

@@ -1,12 +1,11 @@
-/* Learning merges: the words of the text are counted once, then each merge changes only the words
- * that hold its pair. */
+/* Learning merges of words that were counted: each merge changes only the words that hold its
+ * pair. */
 #include <string.h>
 
 #include "base/memory.h"
 #include "data/tokenizer.h"
 
-/* Longer words are learned from in pieces; no token of use is as long. */
-#define LONGEST 256
+#define WATCHED 4096 /* words between two looks at whether to go on */
 
 typedef struct word {
     size_t begin; /* in the symbols */
@@ -23,11 +22,12 @@ typedef struct pair {
 
 typedef struct trainer {
     cup__error *error;
-    cup__strings texts;
+    cup__watch watch;
+    size_t watched;
+    int64_t merges;
     word *words;
-    size_t word_capacity;
+    size_t word_count;
     int32_t *symbols;
-    size_t symbol_count;
     pair *pairs;
     size_t pair_count, pair_capacity;
     cup__map pair_index;
@@ -44,21 +44,12 @@ static cup_status no_memory(trainer *tr)
     return cup__fail(tr->error, CUP_MEMORY, "out of host memory for learning a BPE vocabulary");
 }
 
-static cup_status count_word(void *user, const char *text, size_t length)
+/* Called for each word that is worked on. */
+static cup_status look(trainer *tr)
 {
-    trainer *tr = user;
-    for (size_t at = 0; at < length; at += LONGEST) {
-        size_t piece = length - at < LONGEST ? length - at : LONGEST, known = tr->texts.count;
-        uint32_t index = cup__strings_add(&tr->texts, text + at, piece);
-        if (index == CUP__NOT_THERE ||
-            !cup__grow(&tr->words, &tr->word_capacity, index, sizeof *tr->words))
-            return no_memory(tr);
-        if (index == known)
-            tr->words[index] = (word){tr->symbol_count, (uint32_t)piece, 0};
-        tr->symbol_count += index == known ? piece : 0;
-        tr->words[index].count++;
-    }
-    return CUP_OK;
+    if (++tr->watched % WATCHED || !tr->watch.stop || !tr->watch.stop(tr->merges, tr->watch.user))
+        return CUP_OK;
+    return cup__fail(tr->error, CUP_INTERRUPTED, "learning a BPE vocabulary was stopped");
 }
 
 /* Whether candidate a goes before b: the more frequent one, then the one with the lower tokens, so
@@ -132,15 +123,33 @@ static cup_status count_pairs(trainer *tr, uint32_t number, int64_t count, size_
     return CUP_OK;
 }
 
-static cup_status prepare(trainer *tr, const cup_tokenizer *t)
+/* The words as tokens of their bytes. */
+static cup_status spell(trainer *tr, const cup_tokenizer *t, const cup__words *words)
 {
-    tr->symbols = cup__malloc(tr->symbol_count * sizeof *tr->symbols);
-    if (!tr->symbols)
+    size_t symbols = 0, at = 0, count = cup__words_count(words);
+    for (int i = 0; i < CUP__WORD_TABLES; i++)
+        for (size_t k = 0; k < words->tables[i].texts.count; k++)
+            symbols += words->tables[i].texts.string[k].length;
+    if (count >= CUP__NOT_THERE)
         return no_memory(tr);
-    for (size_t i = 0; i < tr->texts.count; i++) {
-        const unsigned char *bytes = (const unsigned char *)tr->texts.string[i].bytes;
-        for (uint32_t b = 0; b < tr->words[i].length; b++)
-            tr->symbols[tr->words[i].begin + b] = t->byte_token[bytes[b]];
+    tr->symbols = cup__realloc(NULL, symbols, sizeof *tr->symbols);
+    tr->words = cup__realloc(NULL, count, sizeof *tr->words);
+    if (!tr->symbols || !tr->words)
+        return no_memory(tr);
+    for (int i = 0; i < CUP__WORD_TABLES; i++)
+        for (size_t k = 0; k < words->tables[i].texts.count; k++) {
+            const struct cup__string *s = &words->tables[i].texts.string[k];
+            tr->words[tr->word_count++] = (word){at, s->length, words->tables[i].counts[k]};
+            for (uint32_t b = 0; b < s->length; b++)
+                tr->symbols[at++] = t->byte_token[(unsigned char)s->bytes[b]];
+        }
+    return CUP_OK;
+}
+
+static cup_status count_all(trainer *tr)
+{
+    for (size_t i = 0; i < tr->word_count; i++) {
+        CUP_TRY(look(tr));
         CUP_TRY(count_pairs(tr, (uint32_t)i, tr->words[i].count, 0));
     }
     for (size_t i = 0; i < tr->pair_count; i++)
@@ -175,6 +184,7 @@ static cup_status merge_pair(trainer *tr, uint32_t index, const cup__merge *m)
     for (size_t i = 0; i < tr->pairs[index].word_count; i++) {
         uint32_t number = tr->pairs[index].words[i];
         word *w = &tr->words[number];
+        CUP_TRY(look(tr));
         if (!holds(tr, w, m))
             continue;
         CUP_TRY(count_pairs(tr, number, -w->count, SIZE_MAX));
@@ -206,7 +216,7 @@ static cup_status learn(trainer *tr, cup_tokenizer *t, int64_t most)
             return no_memory(tr);
         cup__merge *m = &t->merges[t->merge_count];
         *m = (cup__merge){p->left, p->right, 256 + (int32_t)t->merge_count};
-        t->merge_count++;
+        tr->merges = (int64_t)++t->merge_count;
         CUP_TRY(merge_pair(tr, top.pair, m));
     }
     return CUP_OK;
@@ -221,16 +231,16 @@ static void free_trainer(trainer *tr)
     cup__free(tr->symbols);
     cup__free(tr->heap);
     cup__map_free(&tr->pair_index);
-    cup__strings_free(&tr->texts);
 }
 
-cup_status cup__bpe_train(cup__error *error, cup_tokenizer *t, const char *text, size_t length,
-                          int64_t most)
+cup_status cup__bpe_learn(cup__error *error, cup_tokenizer *t, cup__words *words, int64_t most,
+                          cup__watch watch)
 {
-    trainer tr = {.error = error};
-    cup_status status = cup__split(error, t->splitter, text, length, count_word, &tr);
+    trainer tr = {.error = error, .watch = watch};
+    cup_status status = spell(&tr, t, words);
+    cup__words_free(words);
     if (status == CUP_OK)
-        status = prepare(&tr, t);
+        status = count_all(&tr);
     if (status == CUP_OK)
         status = learn(&tr, t, most);
     free_trainer(&tr);

@@ -9,7 +9,10 @@
 static char *name_of(const cup__shard_writer *w, int number)
 {
     char name[64];
-    snprintf(name, sizeof name, "%s_%06d.bin", w->prefix, number);
+    if (w->bare)
+        snprintf(name, sizeof name, "%s.bin", w->prefix);
+    else
+        snprintf(name, sizeof name, "%s_%06d.bin", w->prefix, number);
     return cup__path_join(w->folder, name);
 }
 
@@ -23,12 +26,30 @@ static cup_status open_file(cup__error *error, cup__shard_writer *w)
     cup__free(path);
     CUP_TRY(status);
     w->held = 0;
+    if (w->bare)
+        return CUP_OK;
     return cup__writer_add(error, &w->writer, room, sizeof room);
+}
+
+/* Only files of llm.c begin with some numbers: a text would have to begin with two tokens of over
+ * 50,000 kinds that happen to be one of them. */
+static cup_status check_begin(cup__error *error, const cup__shard_writer *w, const uint16_t *tokens,
+                              size_t count)
+{
+    if (!w->bare || w->tokens || count < 2 ||
+        !cup__shard_known((int32_t)((uint32_t)tokens[1] << 16 | tokens[0])))
+        return CUP_OK;
+    return cup__fail(error, CUP_UNSUPPORTED,
+                     "the text begins with two tokens that make %s/%s.bin look like a file of "
+                     "llm.c; put something before it, or write llm.c's files",
+                     w->folder, w->prefix);
 }
 
 /* The number of tokens is known behind the last one only. */
 static cup_status write_header(cup__error *error, const cup__shard_writer *w)
 {
+    if (w->bare)
+        return CUP_OK;
     const int32_t header[] = {w->wide ? 20240801 : 20240520, w->wide ? 7 : 1, (int32_t)w->held};
     ssize_t put;
     do
@@ -53,6 +74,7 @@ cup_status cup__shard_writer_add(cup__error *error, cup__shard_writer *w, const 
 {
     size_t each = w->wide ? 4 : 2;
     const char *from = tokens;
+    CUP_TRY(check_begin(error, w, tokens, count));
     while (count) {
         if (!w->writer.path)
             CUP_TRY(open_file(error, w));

@@ -72,6 +72,14 @@ bool cup__shards_named(const char *path)
     return found;
 }
 
+bool cup__shard_known(int32_t number)
+{
+    for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++)
+        if (kinds[i].magic == number)
+            return true;
+    return false;
+}
+
 static cup_status look_behind_header(cup__error *error, const cup__file *file, size_t kind,
                                      const int32_t header[3], cup__shard *out)
 {

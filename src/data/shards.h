@@ -35,6 +35,9 @@ cup_status cup__shards_open(cup__error *error, const char *const *paths, int cou
                             int64_t vocabulary, cup__shards *out);
 void cup__shards_close(cup__shards *shards);
 
+/* Whether a file that begins with this number is one of llm.c. */
+bool cup__shard_known(int32_t number);
+
 /* Looks at one open file, and fills in all of `out` but path and first. */
 cup_status cup__shard_look(cup__error *error, const cup__file *file, cup__shard *out);
 

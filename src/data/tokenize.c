@@ -2,7 +2,6 @@
  * order, as many at a time as bound the memory. */
 #include "data/tokenize.h"
 
-#include <pthread.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
@@ -13,6 +12,7 @@
 #include "data/lines.h"
 #include "data/reader.h"
 #include "data/tokenizer.h"
+#include "data/works.h"
 #include "tensor/context.h"
 
 #define SHARD_TOKENS 100000000
@@ -39,9 +39,7 @@ typedef struct job {
     cup__reader reader;
     task *tasks;
     size_t task_count, task_most;
-    pthread_mutex_t lock;
-    void **works; /* what encoding keeps, each used by one thread at a time */
-    size_t work_count;
+    cup__works works; /* what encoding keeps */
     cup__shard_writer parts[2]; /* by cup_split */
     int64_t texts;
     char *folder; /* in which all is made, to be renamed */
@@ -113,34 +111,15 @@ static void do_task(doer *d)
         cup__error_prefix(&k->error, "%s: ", p->path);
 }
 
-static void *take_work(job *j)
-{
-    pthread_mutex_lock(&j->lock);
-    void *work = j->work_count ? j->works[--j->work_count] : NULL;
-    pthread_mutex_unlock(&j->lock);
-    return work;
-}
-
-static void give_work(job *j, void *work)
-{
-    pthread_mutex_lock(&j->lock);
-    if (work && j->work_count < j->task_most) {
-        j->works[j->work_count++] = work;
-        work = NULL;
-    }
-    pthread_mutex_unlock(&j->lock);
-    cup__tokenizer_forget(j->tokenizer, work);
-}
-
 static void do_tasks(int64_t begin, int64_t end, void *user)
 {
     job *j = user;
-    doer d = {.work = take_work(j)};
+    doer d = {.work = cup__works_take(&j->works)};
     for (int64_t i = begin; i < end; i++) {
         d.task = &j->tasks[i];
         do_task(&d);
     }
-    give_work(j, d.work);
+    cup__tokenizer_forget(j->tokenizer, cup__works_give(&j->works, d.work));
 }
 
 static void clear_tasks(job *j)
@@ -267,20 +246,27 @@ static cup_status make_folder(job *j, const char *folder)
     return status;
 }
 
+static bool is_bare(const cup_tokenize_options *o)
+{
+    return o->format == CUP_TOKEN_FORMAT_NANOGPT;
+}
+
 static cup_status begin(job *j, const char *folder)
 {
     int64_t pieces = (int64_t)cup__threads() * PIECES_A_THREAD;
     j->task_most = (size_t)(pieces < PIECES_MOST ? pieces : PIECES_MOST);
     j->tasks = cup__calloc(j->task_most, sizeof *j->tasks);
-    j->works = cup__calloc(j->task_most, sizeof *j->works);
-    if (!j->tasks || !j->works)
+    if (!j->tasks || !cup__works_begin(&j->works, j->task_most))
         return no_memory(&j->c->error);
     CUP_TRY(make_folder(j, folder));
     for (int part = 0; part < 2; part++)
         j->parts[part] = (cup__shard_writer){.folder = j->folder,
                                              .prefix = part ? "val" : "train",
                                              .wide = j->wide,
-                                             .most = j->options.shard_tokens,
+                                             .bare = is_bare(&j->options),
+                                             .most = is_bare(&j->options)
+                                                         ? INT64_MAX
+                                                         : j->options.shard_tokens,
                                              .writer.handle = -1};
     return CUP_OK;
 }
@@ -320,13 +306,12 @@ static void end(job *j)
     clear_tasks(j);
     for (size_t i = 0; j->tasks && i < j->task_most; i++)
         cup__free(j->tasks[i].tokens);
-    while (j->work_count)
-        cup__tokenizer_forget(j->tokenizer, j->works[--j->work_count]);
+    while (j->works.count)
+        cup__tokenizer_forget(j->tokenizer, cup__works_take(&j->works));
+    cup__works_end(&j->works);
     cup__free(j->tasks);
-    cup__free(j->works);
     cup__free(j->folder);
     cup__reader_close(&j->reader);
-    pthread_mutex_destroy(&j->lock);
 }
 
 static cup_status check(cup_context *c, const char *const *paths, int count,
@@ -347,6 +332,17 @@ static cup_status check(cup_context *c, const char *const *paths, int count,
         return cup__fail(&c->error, CUP_ARGUMENT,
                          "making tokens of text: %lld tokens a file; give 1 to %d, or 0 for %d",
                          (long long)o->shard_tokens, INT32_MAX, SHARD_TOKENS);
+    if (o->format != CUP_TOKEN_FORMAT_LLMC && !is_bare(o))
+        return cup__fail(&c->error, CUP_ARGUMENT,
+                         "making tokens of text: there is no format %d; give one of "
+                         "cup_token_format",
+                         (int)o->format);
+    if (is_bare(o) && t->size > 65536)
+        return cup__fail(&c->error, CUP_ARGUMENT,
+                         "making tokens of text: nanoGPT's files have 16 bits a token, for 65536 "
+                         "of them, and the tokenizer has %lld; write llm.c's files, or take "
+                         "another tokenizer",
+                         (long long)t->size);
     o->shard_tokens = o->shard_tokens ? o->shard_tokens : SHARD_TOKENS;
     o->text_field = o->text_field ? o->text_field : CUP__TEXT_FIELD;
     return CUP_OK;
@@ -365,7 +361,6 @@ cup_status cup_tokenize(cup_context *c, const char *const *paths, int count, con
     CUP_TRY(check(c, paths, count, t, folder, validation, &j.options));
     j.wide = t->size > 65536;
     j.end = cup__around_parting(t);
-    pthread_mutex_init(&j.lock, NULL);
     cup_status status = run(&j, paths, count, folder, validation);
     if (status == CUP_OK && made)
         *made = (cup_tokenized){.bytes = (int64_t)j.reader.total,

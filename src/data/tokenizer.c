@@ -48,31 +48,61 @@ cup_tokenizer *cup_tokenizer_char_new(cup_context *c, const cup_corpus *corpus)
              : NULL;
 }
 
-static cup_status train_bpe(cup__error *error, cup_tokenizer *t, const cup_corpus *corpus,
-                            int64_t size)
+cup_status cup__bpe_begin(cup__error *error, int64_t size, cup_tokenizer **out)
 {
+    *out = NULL;
     if (size < 257 || size > CUP__MOST_TOKENS)
         return cup__fail(
             error, CUP_ARGUMENT,
             "a BPE vocabulary of %lld tokens is not possible; give from 257 (the bytes "
             "and <|endoftext|>) to %d",
             (long long)size, CUP__MOST_TOKENS);
-    CUP_TRY(cup__splitter_new(error, "gpt2", &t->splitter));
+    cup_tokenizer *t = make(error, &cup__tokenizer_bpe);
+    if (!t)
+        return CUP_MEMORY;
     for (int i = 0; i < 256; i++)
         t->byte_token[i] = i;
-    CUP_TRY(cup__bpe_train(error, t, corpus->text.bytes, corpus->text.length, size - 257));
+    cup_status status = cup__splitter_new(error, "gpt2", &t->splitter);
+    if (status == CUP_OK)
+        *out = t;
+    else
+        cup_tokenizer_free(t);
+    return status;
+}
+
+cup_status cup__bpe_make(cup__error *error, cup_tokenizer *t, int64_t size, cup__words *words,
+                         cup__watch watch)
+{
+    CUP_TRY(cup__bpe_learn(error, t, words, size - 257, watch));
     int32_t end = 256 + (int32_t)t->merge_count;
     cup__special special = {"<|endoftext|>", 13, end, false};
     t->size = end + 1;
-    return cup__bpe_complete(error, t, "the tokenizer", &special, 1);
+    CUP_TRY(cup__bpe_complete(error, t, "the tokenizer", &special, 1));
+    cup__around_complete(t);
+    return CUP_OK;
+}
+
+static cup_status count_word(void *user, const char *text, size_t length)
+{
+    return cup__words_add(user, text, length) ? CUP_OK : CUP_MEMORY;
 }
 
 cup_tokenizer *cup_tokenizer_bpe_new(cup_context *c, const cup_corpus *corpus, int64_t size)
 {
-    if (!c || cup_error(c) != CUP_OK || !has_corpus(c, corpus))
+    cup_tokenizer *t;
+    if (!c || cup_error(c) != CUP_OK || !has_corpus(c, corpus) ||
+        cup__bpe_begin(&c->error, size, &t) != CUP_OK)
         return NULL;
-    cup_tokenizer *t = make(&c->error, &cup__tokenizer_bpe);
-    return t ? keep_if(train_bpe(&c->error, t, corpus, size), t) : NULL;
+    cup__words words = {0};
+    const cup__text *text = &corpus->text;
+    cup_status status =
+        cup__split(&c->error, t->splitter, text->bytes, text->length, count_word, &words);
+    if (status == CUP_OK)
+        status = cup__bpe_make(&c->error, t, size, &words, (cup__watch){0});
+    else if (c->error.status == CUP_OK)
+        cup__fail(&c->error, CUP_MEMORY, "out of host memory for the words of the text");
+    cup__words_free(&words);
+    return keep_if(status, t);
 }
 
 static bool is_published(const cup__json *json)

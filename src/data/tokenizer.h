@@ -8,6 +8,7 @@
 #include "base/text.h"
 #include "cupola/data.h"
 #include "data/splitter.h"
+#include "data/words.h"
 
 #define CUP__MOST_TOKENS (1 << 24)
 #define CUP__LONGEST_TOKEN 4096
@@ -129,9 +130,22 @@ cup_status cup__bpe_encode(cup__error *error, const cup_tokenizer *t, const char
 void cup__bpe_forget(void *work);
 cup_status cup__bpe_load(cup__error *error, const cup__json *json, cup_tokenizer *t);
 
-/* Appends up to `most` merges, of the pairs that are the most frequent in the words of the text. */
-cup_status cup__bpe_train(cup__error *error, cup_tokenizer *t, const char *text, size_t length,
-                          int64_t most);
+/* Asked now and then, with the merges so far, whether to stop; NULL: nobody is. */
+typedef struct cup__watch {
+    bool (*stop)(int64_t merges, void *user);
+    void *user;
+} cup__watch;
+
+/* Appends up to `most` merges, of the pairs that are the most frequent in the words, which are
+ * freed. CUP_INTERRUPTED where it was stopped. */
+cup_status cup__bpe_learn(cup__error *error, cup_tokenizer *t, cup__words *words,
+                          int64_t most, cup__watch watch);
+
+/* An empty BPE tokenizer of GPT-2's words for up to `size` tokens; and makes it of words, which are
+ * freed. */
+cup_status cup__bpe_begin(cup__error *error, int64_t size, cup_tokenizer **out);
+cup_status cup__bpe_make(cup__error *error, cup_tokenizer *t, int64_t size,
+                         cup__words *words, cup__watch watch);
 
 /* Reads GPT-2's two files. */
 cup_status cup__gpt2_load(cup__error *error, const char *vocabulary, const char *merges,

@@ -70,3 +70,64 @@ TEST(tokenize_ends_by_a_signal_and_leaves_nothing)
     snprintf(path, sizeof path, "%s/tokens", folder);
     EXPECT(!cup__folder_exists(path));
 }
+
+TEST(tokenize_learns_as_a_command)
+{
+    begin(100000);
+    EXPECT_INT(cupola("tokenize --data text.txt --learn pairs.json --vocabulary 300 --words 1000 "
+                      "--json 2>log"),
+               0);
+    EXPECT_CONTAINS(out, "\"tokens\": 300");
+    EXPECT_INT(cupola("tokenize --data text.txt --learn pairs.json"), 2);
+    EXPECT_CONTAINS(out, "pairs.json is there already");
+    EXPECT_INT(cupola("tokenize --data text.txt --learn x.json --tokenizer bpe"), 2);
+    EXPECT_CONTAINS(out, "--learn writes a tokenizer and no tokens");
+    EXPECT_INT(cupola("tokenize --data text.txt --learn none/x.json"), 5);
+    EXPECT_CONTAINS(out, "none/x.json cannot be written");
+    EXPECT_INT(cupola("tokenize --data text.txt --tokenizer pairs.json --out a"), 0);
+    EXPECT_INT(cupola("tokenize --data text.txt --tokenizer bpe --vocabulary 300 --out b"), 0);
+    EXPECT_CONTAINS(out, "tokenizer of 300 tokens");
+    EXPECT_INT(test_command(out, sizeof out,
+                            "cd '%s' && cmp a/tokenizer.json b/tokenizer.json && "
+                            "cmp a/train_000000.bin b/train_000000.bin",
+                            folder),
+               0);
+    EXPECT_INT(cupola("tokenize --data text.txt --tokenizer bpe --out b"), 2);
+    EXPECT_CONTAINS(out, "the folder b is not empty");
+    EXPECT_INT(cupola("train --data text.txt --tokenizer pairs.json --out c --device cpu --layers "
+                      "1 --heads 1 --width 8 --context 8 --batch 1 --steps 1"),
+               0);
+    EXPECT_INT(cupola("generate --from c --prompt ab --tokens 3 --device cpu"), 0);
+}
+
+TEST(tokenize_for_nanogpt_as_a_command)
+{
+    begin(100000);
+    EXPECT_INT(cupola("tokenize --data text.txt --tokenizer run --format nanogpt "
+                      "--shard-tokens 100"),
+               2);
+    EXPECT_CONTAINS(out, "--shard-tokens is of llm.c's files");
+    EXPECT_INT(cupola("tokenize --data text.txt --tokenizer run --format nanogpt"), 0);
+    EXPECT_CONTAINS(out, "tokens: 2 files, ");
+    EXPECT_INT(cupola("train --data tokens/train.bin tokens/val.bin --tokenizer run --out other "
+                      "--device cpu --layers 1 --heads 1 --width 8 --context 8 --batch 1 "
+                      "--steps 2"),
+               0);
+}
+
+/* Within a second, while words are counted and while they are merged. */
+TEST(tokenize_learns_until_a_signal)
+{
+    begin(60000000);
+    char path[4096];
+    EXPECT(realpath(test_build(), path) != NULL);
+    EXPECT_INT(test_command(out, sizeof out,
+                            "cd '%s'; '%s/cupola' tokenize --data text.txt --learn a.json "
+                            "--threads 1 2>log & pid=$!; "
+                            "while ! grep -q byte log; do sleep 0.01; done; "
+                            "kill -INT $pid; wait $pid",
+                            folder, path),
+               130);
+    snprintf(path, sizeof path, "%s/a.json", folder);
+    EXPECT(!cup__file_exists(path));
+}

@@ -10,6 +10,7 @@
 #include "base/text.h"
 #include "cupola/data.h"
 #include "data/reader.h"
+#include "data/tokenize.h"
 #include "data/tokenizer.h"
 
 static cup_context *cpu(int threads)
@@ -298,4 +299,74 @@ TEST(tokenize_allocation_failures)
     cup__text_free(&text);
     cup_tokenizer_free(t);
     cup_context_free(c);
+}
+
+/* Tokens and nothing else, which nanoGPT reads and cup_data_open, too. */
+TEST(tokenize_writes_what_nanogpt_reads)
+{
+    const char *folder = test_folder(), *out = at(folder, "out");
+    cup__text text = {0};
+    add_words(&text, 20000);
+    const char *from = put(folder, "text.txt", text.bytes, text.length);
+    cup_context *c = cpu(2);
+    cup_tokenizer *t = learn(c, &text, 400);
+    cup_tokenized made;
+    const cup_tokenize_options how = {.size = sizeof how, .format = CUP_TOKEN_FORMAT_NANOGPT};
+    EXPECT_INT(cup_tokenize(c, &from, 1, t, out, 0.25, &how, &made), CUP_OK);
+    EXPECT_INT(made.files, 2);
+    char *bytes;
+    size_t length;
+    EXPECT_INT(cup__file_read(NULL, at(folder, "out/train.bin"), 1 << 20, &bytes, &length), CUP_OK);
+    EXPECT_INT((int64_t)length, 2 * made.train);
+    int32_t *whole = malloc(text.length * 4);
+    int64_t count = cup_tokenizer_encode(c, t, text.bytes, text.length, whole), train, validation;
+    for (int64_t i = 0; i < made.train; i++)
+        EXPECT_INT(((const uint16_t *)(const void *)bytes)[i], whole[i]);
+    cup__free(bytes);
+    cup_data *d = cup_data_open(c, &out, 1, t, 8);
+    int32_t *first = tokens_of(c, d, CUP_SPLIT_TRAIN, &train);
+    int32_t *second = tokens_of(c, d, CUP_SPLIT_VALIDATION, &validation);
+    EXPECT_INT(train + validation, count + 1);
+    EXPECT(memcmp(whole + train, second, (size_t)(validation - 1) * 4) == 0);
+    free(first);
+    free(second);
+    free(whole);
+    cup_data_free(d);
+    /* What has no room in 16 bits, and a format that is none. */
+    int32_t size = t->size;
+    t->size = 65537;
+    EXPECT_INT(cup_tokenize(c, &from, 1, t, at(folder, "b"), 0, &how, NULL), CUP_ARGUMENT);
+    EXPECT_CONTAINS(cup_error_text(c), "16 bits a token, for 65536 of them, and the tokenizer has");
+    cup_error_clear(c);
+    t->size = size;
+    EXPECT_INT(cup_tokenize(c, &from, 1, t, at(folder, "b"), 0,
+                            CUP_OPTIONS(cup_tokenize_options, .format = (cup_token_format)2),
+                            NULL),
+               CUP_ARGUMENT);
+    EXPECT_CONTAINS(cup_error_text(c), "there is no format 2");
+    EXPECT(!cup__folder_exists(at(folder, "b")) && !cup__folder_exists(at(folder, "b.part")));
+    cup_tokenizer_free(t);
+    cup__text_free(&text);
+    cup_context_free(c);
+}
+
+/* A file of tokens alone that begins as llm.c's do would be read as one of those. */
+TEST(tokenize_writes_no_file_that_looks_like_another)
+{
+    const char *folder = test_folder();
+    static const uint16_t tokens[] = {0xd888, 0x0134, 7};
+    cup__error error = {0};
+    for (int bare = 0; bare < 2; bare++) {
+        cup__shard_writer w = {.folder = folder, .prefix = "train", .bare = bare, .most = 100,
+                               .writer.handle = -1};
+        EXPECT_INT(cup__shard_writer_add(&error, &w, tokens + 1, 2), CUP_OK);
+        EXPECT_INT(cup__shard_writer_add(&error, &w, tokens, 3), CUP_OK);
+        cup__shard_writer_undo(&w);
+        w = (cup__shard_writer){.folder = folder, .prefix = "train", .bare = bare, .most = 100,
+                                .writer.handle = -1};
+        EXPECT_INT(cup__shard_writer_add(&error, &w, tokens, 3),
+                   bare ? CUP_UNSUPPORTED : CUP_OK);
+        cup__shard_writer_undo(&w);
+    }
+    EXPECT_CONTAINS(error.text, "look like a file of llm.c");
 }

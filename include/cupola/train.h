@@ -46,7 +46,8 @@ typedef struct cup_training {
     int64_t check_every; /* see cup_loop_options */
     /* So many processes of comm whose ranks follow each other share out one model, see
      * cup_gpt_among_new, and their groups the texts of a step. 0: 1. Like comm it is not kept in
-     * checkpoints, which hold the whole. `from` has none. */
+     * checkpoints, which are of the whole. Each reads its parts of the weights of `from`, which has
+     * no adapters then. */
     int64_t tensor;
     bool background;     /* the same */
     /* Trains adapters of this rank beside the model of `from`, which stays as it is, see
@@ -72,8 +73,7 @@ typedef struct cup_training {
     int64_t chunks;
     /* So many processes whose ranks follow each other, each of which has its share of the batches,
      * share out the experts of the model, see cup_gpt_experts_new; all else is whole on each. 0: 1.
-     * Nor is it kept in checkpoints, which hold the whole. `tensor`, `stages` and `from` have
-     * none. */
+     * Nor is it kept in checkpoints, which are of the whole. `tensor` and `stages` have none. */
     int64_t expert;
     int64_t recompute_blocks; /* see cup_gpt; 0: all */
     cup_non_finite non_finite; /* see cup_loop_options */

@@ -139,8 +139,11 @@ cup_status cup_gpt_base(cup_context *c, const char *folder, char *path, size_t s
 cup_status cup__trainer_begin(cup_context *c, cup_trainer *t, const char *folder)
 {
     const cup_training *a = &t->training;
+    bool parted = t->among || t->pipe || t->experts;
     if (!a->lora_rank)
-        return a->from ? cup__gpt_take_from(t->model, a->from) : CUP_OK;
+        return !a->from ? CUP_OK
+               : parted ? cup__gpt_take_parts(t->model, a->from, a->comm)
+                        : cup__gpt_take_from(t->model, a->from);
     char absolute[PATH_MAX];
     if (a->from)
         t->base = cup__strdup(realpath(a->from, absolute) ? absolute : a->from);

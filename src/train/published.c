@@ -67,9 +67,8 @@ static const cup__published_family *family_of(cup__error *error, const cup__json
     return NULL;
 }
 
-/* The rows of our tensor that a part is. */
-static void rows_of(const cup_gpt_config *g, cup__published_part part, int64_t rows, int64_t *from,
-                    int64_t *count)
+void cup__published_rows(const cup_gpt_config *g, cup__published_part part, int64_t rows,
+                         int64_t *from, int64_t *count)
 {
     int64_t size = cup__gpt_head_size(g);
     int64_t heads = g->heads * size, shared = g->kv_heads * size;
@@ -83,7 +82,7 @@ static void rows_of(const cup_gpt_config *g, cup__published_part part, int64_t r
                                                                   : rows;
 }
 
-static bool is_of_expert(const cup__published_tensor *t)
+bool cup__published_of_expert(const cup__published_tensor *t)
 {
     return strstr(t->name, "experts.%d") != NULL;
 }
@@ -107,10 +106,10 @@ static cup_tensor *view_of(cup_gpt *m, const cup__published_tensor *t, int block
         if (strcmp(named[i].name, name))
             continue;
         cup_tensor *own = named[i].tensor;
-        own = is_of_expert(t) ? matrix_of(own, expert) : own;
+        own = cup__published_of_expert(t) ? matrix_of(own, expert) : own;
         if (!own)
             return NULL;
-        rows_of(&m->config, t->part, own->shape[0], &from, &rows);
+        cup__published_rows(&m->config, t->part, own->shape[0], &from, &rows);
         own = cup__gpt_part(own, 0, from, from + rows);
         return t->transposed ? cup_permute(m->context, own, (const int64_t[]){1, 0}, 2) : own;
     }
@@ -121,7 +120,7 @@ static cup_tensor *view_of(cup_gpt *m, const cup__published_tensor *t, int block
 static cup_status visit(cup__published_walk *w, const cup__published_tensor *t, int block)
 {
     cup_context *c = w->model->context;
-    int count = is_of_expert(t) ? (int)w->model->config.experts : 1;
+    int count = cup__published_of_expert(t) ? (int)w->model->config.experts : 1;
     for (int e = 0; e < count; e++) {
         char name[LONGEST_NAME];
         snprintf(name, sizeof name, t->name, block, e);
@@ -223,6 +222,21 @@ cup_gpt *cup_gpt_import(cup_context *c, const char *folder, cup_dtype dtype)
     return m;
 }
 
+cup_status cup__published_read(cup_context *c, const char *folder, cup_gpt_config *config,
+                               const cup__published_family **family)
+{
+    cup_gpt_config found = {.size = sizeof found};
+    cup__json json;
+    CUP_TRY(read_config(c, folder, &json));
+    *family = family_of(&c->error, &json);
+    cup_status status = *family ? (*family)->read(&c->error, &json, &found) : c->error.status;
+    cup__json_free(&json);
+    CUP_TRY(status);
+    found.family = (*family)->family;
+    *config = found;
+    return cup_gpt_config_check(c, config);
+}
+
 cup_status cup_gpt_config_load(cup_context *c, const char *folder, cup_gpt_config *config)
 {
     if (!c)
@@ -232,21 +246,12 @@ cup_status cup_gpt_config_load(cup_context *c, const char *folder, cup_gpt_confi
         return cup__fail(&c->error, CUP_ARGUMENT, "the %s NULL",
                          config ? "folder of a model is" : "place for its description is");
     cup_training training;
-    cup_gpt_config found = {.size = sizeof found};
-    cup__json json;
-    if (!cup__published_is(folder)) {
-        CUP_TRY(cup_training_load(c, folder, &training, NULL));
-        *config = training.model;
-        return CUP_OK;
-    }
-    CUP_TRY(read_config(c, folder, &json));
-    const cup__published_family *family = family_of(&c->error, &json);
-    cup_status status = family ? family->read(&c->error, &json, &found) : c->error.status;
-    cup__json_free(&json);
-    CUP_TRY(status);
-    found.family = family->family;
-    *config = found;
-    return cup_gpt_config_check(c, config);
+    const cup__published_family *family;
+    if (cup__published_is(folder))
+        return cup__published_read(c, folder, config, &family);
+    CUP_TRY(cup_training_load(c, folder, &training, NULL));
+    *config = training.model;
+    return CUP_OK;
 }
 
 static cup_status copy_weights(cup_gpt *m, cup_gpt *from, const char *folder)

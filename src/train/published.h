@@ -56,11 +56,24 @@ cup_status cup__published_each(cup__published_walk *walk);
 cup_status cup__published_weights(cup_context *c, const char *folder, const cup_named *views,
                                   int64_t count, int64_t most);
 
+/* The config of a folder that holds one, with its defaults, and its family. */
+cup_status cup__published_read(cup_context *c, const char *folder, cup_gpt_config *config,
+                               const cup__published_family **family);
+
+/* The rows of our tensor, of so many in all, that a part is; and whether there is one tensor of
+ * theirs for each expert of ours. */
+void cup__published_rows(const cup_gpt_config *config, cup__published_part part, int64_t rows,
+                         int64_t *from, int64_t *count);
+bool cup__published_of_expert(const cup__published_tensor *t);
+
 /* Whether a folder holds a published model, and no checkpoint of ours. */
 bool cup__published_is(const char *folder);
 
 /* Gives a model the weights of a published one, or of a checkpoint's, which must have the same
  * tensors. */
 cup_status cup__gpt_take_from(cup_gpt *m, const char *folder);
+/* The same of what this process has of a model that it shares out with others; all of `comm` call
+ * it, and each reads what it needs. */
+cup_status cup__gpt_take_parts(cup_gpt *m, const char *folder, cup_comm *comm);
 
 #endif

@@ -102,6 +102,15 @@ cup_status cup_training_vacant(cup_context *c, const char *folder)
     return cup__loop_vacant(c, folder, files);
 }
 
+cup_status cup__training_of(cup_context *c, const cup__checkpoint *checkpoint,
+                            cup_training *training)
+{
+    saved found;
+    CUP_TRY(read_state(c, checkpoint, &found));
+    *training = found.training;
+    return CUP_OK;
+}
+
 cup_status cup_training_load(cup_context *c, const char *folder, cup_training *training,
                              int64_t *steps)
 {

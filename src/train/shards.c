@@ -309,9 +309,7 @@ cup_status cup__shards_read(cup_loop *l, const cup__checkpoint *checkpoint)
     const cup_named *list = cup_parameters_named(l->list, &count);
     int64_t all = l->pipe ? l->pipeline->weights.count : count;
     CUP_TRY(read_list(l, checkpoint, CUP__MODEL_FILE, list, count, false, all));
-    all = !l->pipe                             ? cup__optimizer_state_count(l->optimizer)
-          : cup__split_stage(l->optimizer) > 0 ? -1
-                                               : l->pipeline->states.count;
+    all = l->pipe ? l->pipeline->states.count : cup__optimizer_state_count(l->optimizer);
     list = cup_optimizer_state(l->optimizer, &count);
     return read_list(l, checkpoint, CUP__OPTIMIZER_FILE, list, count, true, all);
 }

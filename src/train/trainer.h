@@ -49,6 +49,10 @@ int64_t cup__trainer_length(const cup_trainer *t);
 cup_status cup__trainer_group(cup_context *c, cup_trainer *t);
 cup_status cup__trainer_share(cup_context *c, cup_trainer *t);
 
+/* What an open checkpoint says of its training. */
+cup_status cup__training_of(cup_context *c, const cup__checkpoint *checkpoint,
+                            cup_training *training);
+
 /* Refuses a checked training that there is no memory for; and about how many bytes one needs of a
  * host. */
 cup_status cup__training_fits(cup_context *c, const cup_training *training);

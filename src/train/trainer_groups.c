@@ -89,13 +89,13 @@ static cup_status make_experts(cup_context *c, cup_trainer *t)
                          "training: of %lld processes that share out experts and %lld with parts "
                          "of each text one number must divide the other; change it",
                          (long long)each, (long long)ring);
-    if (each > 1 && (t->groups != count || a->from))
+    if (each > 1 && (t->groups != count || a->lora_rank))
         return cup__fail(&c->error, CUP_UNSUPPORTED,
                          "training: experts that processes share out go with copies of all else; "
-                         "leave %s",
-                         a->from ? "`from` to one process and one step, and resume that with these"
-                                 : "out stages and parts of the model, and share out experts among "
-                                   "more processes");
+                         "leave out %s",
+                         a->lora_rank ? "adapters, which stand beside whole models"
+                                      : "stages and parts of the model, and share out experts "
+                                        "among more processes");
     if (each > 1)
         t->experts = cup_comm_split_new(a->comm, (int)(cup_comm_rank(a->comm) / each));
     return c->error.status;
@@ -122,14 +122,10 @@ cup_status cup__trainer_group(cup_context *c, cup_trainer *t)
                          "more than one of stages alone",
                          (long long)t->chunks, (long long)t->stages, CUP__CHUNKS_MOST);
     CUP_TRY(choose_blocks(c, t, rank / tensor % t->stages));
-    if (each > 1 && (a->from || a->lora_rank))
+    if (each > 1 && a->lora_rank)
         return cup__fail(&c->error, CUP_UNSUPPORTED,
-                         "training: %s",
-                         a->lora_rank ? "adapters stand beside whole models, not beside what "
-                                        "processes share out; take copies of the model"
-                                      : "weights of a folder are not shared out to processes; "
-                                        "begin with them in a run of one step, and resume it with "
-                                        "these");
+                         "training: adapters stand beside whole models, not beside what processes "
+                         "share out; take copies of the model");
     if (tensor > 1)
         t->among = cup_comm_split_new(a->comm, (int)(rank / tensor));
     if (t->stages > 1)

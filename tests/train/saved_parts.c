@@ -1,5 +1,5 @@
 /* Checkpoints of processes that have parts, stages or experts of a model: each writes its share,
- * and any other split goes on from them. */
+ * and any other split goes on from them, or begins with their weights. */
 #include <math.h>
 #include <signal.h>
 #include <stdio.h>
@@ -25,7 +25,7 @@ typedef struct split {
 
 typedef struct piece {
     cup_training training;
-    const char *folder;
+    const char *folder, *from;
     int64_t until;
     split split;
     /* The process that is killed at that operation, or finds the disk full; 0: none. */
@@ -71,6 +71,7 @@ static void run_piece(cup_context *c, cup_comm *comm, void *user)
     s.data = cup_data_new(c, s.corpus, s.tokenizer, a.model.context);
     a.comm = comm;
     a.steps = p->until;
+    a.from = p->from;
     a.tensor = p->split.tensor;
     a.stages = p->split.stages;
     a.chunks = p->split.chunks;
@@ -93,12 +94,13 @@ static void run_piece(cup_context *c, cup_comm *comm, void *user)
 }
 
 /* A run in as many pieces, each of which another split goes on with. */
-static void run_pieces(const char *folder, const cup_training *training, const split *splits,
-                       int pieces)
+static void run_pieces(const char *folder, const cup_training *training, const char *from,
+                       const split *splits, int pieces)
 {
     for (int i = 0; i < pieces; i++) {
         piece p = {.training = *training,
                    .folder = folder,
+                   .from = i ? NULL : from,
                    .until = training->steps * (i + 1) / pieces,
                    .split = splits[i]};
         together(splits[i].processes, run_piece, &p);
@@ -149,12 +151,12 @@ TEST(saved_parts_go_on_as_any_others)
          {.processes = 1},
          {.processes = 4, .stages = 2, .chunks = 2, .background = true}},
         {{.processes = 4, .tensor = 4},
-         {.processes = 2, .zero = 3, .background = true},
+         {.processes = 4, .tensor = 2, .zero = 3, .background = true},
          {.processes = 4, .tensor = 2, .background = true},
          {.processes = 3, .stages = 3}},
         {{.processes = 4, .ring = 2, .tensor = 2, .background = true},
          {.processes = 2, .zero = 1},
-         {.processes = 4, .stages = 4, .background = true},
+         {.processes = 4, .stages = 2, .zero = 2, .background = true},
          {.processes = 2, .tensor = 2}}};
     for (int i = 0; i < 3; i++) {
         char name[20];
@@ -162,9 +164,9 @@ TEST(saved_parts_go_on_as_any_others)
         a.accumulate = i == 0 ? 6 : 4;
         snprintf(name, sizeof name, "one%d", i);
         const char *whole = in_folder(name);
-        run_pieces(whole, &a, &one, 1);
+        run_pieces(whole, &a, NULL, &one, 1);
         snprintf(name, sizeof name, "parts%d", i);
-        run_pieces(in_folder(name), &a, splits[i], 4);
+        run_pieces(in_folder(name), &a, NULL, splits[i], 4);
         expect_losses(whole, in_folder(name), (int)a.steps);
     }
 }
@@ -174,10 +176,10 @@ TEST(saved_experts_go_on_as_any_others)
     static const split splits[] = {{.processes = 2, .expert = 2, .background = true},
                                    {.processes = 4, .expert = 4, .zero = 2, .background = true},
                                    {.processes = 1},
-                                   {.processes = 4, .expert = 2, .zero = 1}};
+                                   {.processes = 4, .expert = 2, .zero = 3}};
     cup_training a = training_of(true, 4);
-    run_pieces(in_folder("one"), &a, &one, 1);
-    run_pieces(in_folder("parts"), &a, splits, 4);
+    run_pieces(in_folder("one"), &a, NULL, &one, 1);
+    run_pieces(in_folder("parts"), &a, NULL, splits, 4);
     expect_losses(in_folder("one"), in_folder("parts"), (int)a.steps);
 }
 
@@ -196,7 +198,7 @@ TEST(saved_parts_are_shares)
     cup_training a = training_of(true, 0);
     char listed[1000];
     const char *folder = in_folder("parts");
-    run_pieces(folder, &a, splits, 2);
+    run_pieces(folder, &a, NULL, splits, 2);
     EXPECT_INT(test_command(listed, sizeof listed, "ls '%s'", folder), 0);
     EXPECT_TEXT(listed, "losses.csv\nmodel-00001-of-00002.safetensors\n"
                         "model-00002-of-00002.safetensors\noptimizer-00001-of-00002.safetensors\n"
@@ -218,7 +220,7 @@ TEST(saved_parts_that_are_damaged_are_named)
     const char *folder = in_folder("parts");
     char out[500];
     a.steps = 4;
-    run_pieces(folder, &a, &parts, 1);
+    run_pieces(folder, &a, NULL, &parts, 1);
     for (int i = 0; i < 4; i++) {
         together_end ends[2];
         piece p = {.training = a, .folder = folder, .until = 8, .split = i % 2 ? parts : one};
@@ -277,8 +279,8 @@ static void expect_whole(int rank, bool kill, int step)
     char out[400];
     a.steps = 4;
     half.steps = 2;
-    run_pieces(in_folder("one"), &a, &one, 1);
-    run_pieces(in_folder("half"), &half, &begun, 1);
+    run_pieces(in_folder("one"), &a, NULL, &one, 1);
+    run_pieces(in_folder("half"), &half, NULL, &begun, 1);
     int times = 0;
     for (long n = 1 + rank;; n += step, times++) {
         const char *folder = in_folder("run");
@@ -286,7 +288,7 @@ static void expect_whole(int rank, bool kill, int step)
                                 in_folder("half"), folder),
                    0);
         bool failed = fails_at(&a, folder, n, rank, kill);
-        run_pieces(folder, &a, times % 2 ? &next : &one, 1);
+        run_pieces(folder, &a, NULL, times % 2 ? &next : &one, 1);
         expect_losses(in_folder("one"), folder, 4);
         if (!failed)
             break;
@@ -324,7 +326,7 @@ TEST(saved_parts_by_rank_0_where_others_do_not_see_it)
                                    {.processes = 2, .stages = 2, .background = true}};
     cup_training a = training_of(false, 0);
     char listed[1000];
-    run_pieces(in_folder("one"), &a, &one, 1);
+    run_pieces(in_folder("one"), &a, NULL, &one, 1);
     for (int i = 0; i < 2; i++) {
         piece p = {.training = a,
                    .folder = in_folder("apart"),
@@ -338,4 +340,99 @@ TEST(saved_parts_by_rank_0_where_others_do_not_see_it)
     EXPECT_TEXT(listed, "of0/run:\nlosses.csv\nmodel.safetensors\noptimizer.safetensors\n"
                         "state.json\ntokenizer.json\n\nof1:\n");
     expect_losses(in_folder("one"), in_folder("apart/of0/run"), (int)a.steps);
+}
+
+/* What a checkpoint has, as a published model beside it. */
+static void publish(const char *folder, const char *published)
+{
+    cup_context *c = cup_context_new(CUP_OPTIONS(cup_options, .device = "cpu"));
+    cup_gpt *m = cup_gpt_load(c, folder);
+    EXPECT_INT(cup_gpt_export(m, published), CUP_OK);
+    cup_gpt_free(m);
+    cup_context_free(c);
+}
+
+static void expect_begins(const cup_training *a, const char *from, const split *splits, int count)
+{
+    char name[20];
+    const char *whole = in_folder("whole");
+    char out[100];
+    EXPECT_INT(test_command(out, sizeof out, "rm -rf '%s'*", whole), 0);
+    run_pieces(whole, a, from, &one, 1);
+    for (int i = 0; i < count; i++) {
+        snprintf(name, sizeof name, "whole%d", i);
+        run_pieces(in_folder(name), a, from, &splits[i], 1);
+        expect_losses(whole, in_folder(name), (int)a->steps);
+    }
+}
+
+TEST(saved_weights_begin_runs_of_parts)
+{
+    static const split splits[] = {{.processes = 2, .tensor = 2},
+                                   {.processes = 4, .tensor = 4},
+                                   {.processes = 4, .tensor = 2, .stages = 2},
+                                   {.processes = 2, .stages = 2, .chunks = 2}};
+    for (int i = 0; i < 2; i++) {
+        cup_training a = training_of(i, 0);
+        const char *own = in_folder(i ? "own1" : "own0");
+        const char *published = in_folder(i ? "published1" : "published0");
+        a.steps = 4;
+        run_pieces(own, &a, NULL, splits + 3 * i, 1);
+        publish(own, published);
+        /* Heads of keys and values are two only. */
+        expect_begins(&a, own, splits + 2 * i, 2);
+        expect_begins(&a, published, splits + i * 2, 2);
+    }
+}
+
+TEST(saved_weights_begin_runs_of_experts)
+{
+    static const split splits[] = {{.processes = 2, .expert = 2},
+                                   {.processes = 4, .expert = 4, .zero = 2}};
+    cup_training a = training_of(true, 4);
+    a.steps = 4;
+    run_pieces(in_folder("own"), &a, NULL, splits, 1);
+    publish(in_folder("own"), in_folder("published"));
+    expect_begins(&a, in_folder("own"), splits, 2);
+    expect_begins(&a, in_folder("published"), splits, 2);
+}
+
+/* In f32 that run goes on from weights in bf16. */
+TEST(saved_weights_of_another_dtype_begin_runs_of_parts)
+{
+    static const split parts = {.processes = 2, .tensor = 2};
+    cup_training a = training_of(false, 0), half = a;
+    a.steps = half.steps = 4;
+    half.dtype = CUP_BF16;
+    run_pieces(in_folder("own"), &half, NULL, &parts, 1);
+    expect_begins(&a, in_folder("own"), &parts, 1);
+}
+
+TEST(saved_weights_of_others_do_not_begin_runs_of_parts)
+{
+    static const split parts = {.processes = 2, .tensor = 2};
+    static const char *const words[] = {"differs from the one to be trained at", "has adapters",
+                                        "no folder"};
+    cup_training a = training_of(false, 0), adapted = a;
+    a.steps = adapted.steps = 2;
+    adapted.lora_rank = 2;
+    run_pieces(in_folder("own"), &a, NULL, &parts, 1);
+    run_pieces(in_folder("adapted"), &adapted, in_folder("own"), &one, 1);
+    for (int i = 0; i < 3; i++) {
+        together_end ends[2];
+        piece p = {.training = a,
+                   .from = in_folder(i == 0   ? "own"
+                                     : i == 1 ? "adapted"
+                                              : "none"),
+                   .until = 2,
+                   .split = parts};
+        p.training.model.layers += i == 0;
+        together_look(
+            2,
+            CUP_OPTIONS(cup_comm_options, .count = 2, .address = together_address(), .timeout = 30),
+            run_piece, &p, ends);
+        EXPECT(ends[0].code && ends[1].code);
+        if (!strstr(ends[0].text, words[i]) && !strstr(ends[1].text, words[i]))
+            test_fail(__FILE__, __LINE__, "%s; %s", ends[0].text, ends[1].text);
+    }
 }

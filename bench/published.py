@@ -159,7 +159,8 @@ def experts_of(kind, h, shapes, width, hidden, count):
             shapes[f"{h}experts.{e}.{name}.weight"] = (width, hidden) if i == 2 else (hidden, width)
 
 
-def llama(kind, tied, base, newer, size=8, rule=None, each=2, biased=()):
+def llama(kind, tied, base, newer, size=8, rule=None, each=2, biased=(),
+          window=None):
     layers, heads, groups, width, hidden, vocabulary, context = 2, 6, 2, 48, 80, 61, 24
     inner = heads * size
     t = {"model.embed_tokens.weight": (vocabulary, width), "model.norm.weight": (width,)}
@@ -187,10 +188,11 @@ def llama(kind, tied, base, newer, size=8, rule=None, each=2, biased=()):
     config = {"model_type": kind, "num_hidden_layers": layers, "num_attention_heads": heads,
               "num_key_value_heads": groups, "hidden_size": width, "intermediate_size": hidden,
               "vocab_size": vocabulary, "max_position_embeddings": context, "rms_norm_eps": 1e-6,
-              "hidden_act": "silu", "tie_word_embeddings": tied, "sliding_window": None}
+              "hidden_act": "silu", "tie_word_embeddings": tied, "sliding_window": window}
     config.update({f"{part}_bias": True for part in biased})
     if kind == "qwen2":
-        config.update(use_sliding_window=False, sliding_window=context // 2, max_window_layers=1)
+        config.update(use_sliding_window=window is not None, sliding_window=window or context // 2,
+                      max_window_layers=1)
     if inner != width or kind.startswith("qwen3"):
         config["head_dim"] = size
     if kind == "mixtral":
@@ -223,7 +225,10 @@ def llama(kind, tied, base, newer, size=8, rule=None, each=2, biased=()):
                        .transpose(1, 2) for n in "qkv")
             if kind.startswith("qwen3"):
                 q, k = norm(q, h + "self_attn.q_norm"), norm(k, h + "self_attn.k_norm")
-            o = F.scaled_dot_product_attention(turn(q), turn(k), v, is_causal=True,
+            seen = window if window and i >= config.get("max_window_layers", 0) else context
+            place = torch.arange(tokens.shape[1])
+            apart = place[:, None] - place
+            o = F.scaled_dot_product_attention(turn(q), turn(k), v, (apart >= 0) & (apart < seen),
                                                enable_gqa=True).transpose(1, 2).flatten(2)
             x = x + o @ t[h + "self_attn.o_proj.weight"].T + t.get(h + "self_attn.o_proj.bias", 0)
             y = norm(x, h + "post_attention_layernorm")
@@ -311,6 +316,8 @@ def main():
                         ("llama 2", llama("llama", False, 10000.0, False)),
                         ("llama 3, tied", llama("llama", True, 500000.0, True)),
                         ("mistral", llama("mistral", False, 1e6, False)),
+                        ("mistral, window", llama("mistral", False, 1e6, False, window=7)),
+                        ("qwen 2, window", llama("qwen2", False, 1e6, False, window=7)),
                         ("smollm", llama("llama", True, 10000.0, False)),
                         ("qwen 2", llama("qwen2", False, 1e6, False)),
                         ("qwen 2, tied", llama("qwen2", True, 1e6, True)),

@@ -412,6 +412,8 @@ static bool divides(const plan_scene *s, const plan_split *split, char why[PLAN_
                                 "%lld, 32 for each process of cp=%lld; give --dropout 0, or such a "
                                 "--context",
                  (long long)(32 * split->ring), (long long)split->ring);
+    else if (split->ring > 1 && g->window && g->window < g->context)
+        snprintf(why, PLAN_WHY, "parts of texts do not know of windows; leave cp out");
     else if (split->stages * split->chunks > g->layers && split->chunks > 1)
         snprintf(why, PLAN_WHY, "pp=%lld with --interleave %lld are too many chunks for %lld "
                                 "blocks; take fewer",

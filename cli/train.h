@@ -20,7 +20,7 @@ typedef struct train_given {
     int64_t lora, experts, experts_per_token;
     double capacity, balance, router_z;
     double lora_scale;
-    int64_t layers, heads, kv_heads, head_size, width, hidden, context, vocabulary;
+    int64_t layers, heads, kv_heads, head_size, width, hidden, context, window, vocabulary;
     int64_t batch, accumulate, steps, warmup, decline_steps;
     int64_t evaluate_every, evaluate_texts, save_every, check_every;
     int64_t gpus, processes, restarts, zero, interleave;

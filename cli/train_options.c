@@ -158,6 +158,7 @@ static void apply_model(const cli_call *call, cup_training *t)
     TAKE("kv-heads", model.kv_heads, kv_heads);
     TAKE("head-size", model.head_size, head_size);
     TAKE("qk-norm", model.qk_norm, qk_norm);
+    TAKE("window", model.window, window);
     TAKE("lora", lora_rank, lora);
     TAKE("lora-scale", lora_alpha, lora_scale);
     TAKE("experts", model.experts, experts);

@@ -135,6 +135,7 @@ typedef struct cup_attention_layer {
     cup_rope_scaling rope_scaling;
     cup_tensor *q_norm, *k_norm; /* NULL without qk_norm */
     double epsilon;              /* of those */
+    int64_t window;
 } cup_attention_layer;
 
 typedef struct cup_attention_layer_options {
@@ -151,6 +152,7 @@ typedef struct cup_attention_layer_options {
     bool qk_norm;
     double epsilon; /* of qk_norm; 0: 1e-5 */
     cup_rope_scaling rope_scaling;
+    int64_t window; /* causal alone: positions up to its own that one sees; 0: all */
 } cup_attention_layer_options;
 
 CUP_API cup_status cup_attention_layer_new(cup_attention_layer *layer, cup_parameters *list,
@@ -419,6 +421,7 @@ typedef struct cup_transformer_layer_options {
      * of them a row goes through; the rest as in cup_experts_layer_options. They have no biases. */
     int64_t experts, experts_each;
     double capacity, balance, router_z;
+    int64_t window; /* as in cup_attention_layer_options */
 } cup_transformer_layer_options;
 
 CUP_API cup_status cup_transformer_layer_new(cup_transformer_layer *layer, cup_parameters *list,
@@ -468,7 +471,8 @@ CUP_API cup_tensor *cup_transformer_layer_read(const cup_transformer_layer *laye
 
 /* The same of one row a text, x [B,1,width], which stands at `position` on the device: i32 or i64,
  * one number for all texts or one for each, see cup_qkv_attention_read. So the call can be captured
- * in a graph (cupola/graph.h) and replayed at one position after the other. */
+ * in a graph (cupola/graph.h) and replayed at one position after the other. CUP_UNSUPPORTED with a
+ * window of less than `length`. */
 CUP_API cup_tensor *cup_transformer_layer_read_at(const cup_transformer_layer *layer, cup_tensor *x,
                                                   cup_tensor **delta, cup_tensor *keys,
                                                   cup_tensor *values, cup_tensor *position);

@@ -63,6 +63,8 @@ typedef struct cup_gpt_config {
     /* Without `bias`, as in published Llamas: of the linear layers of attention, of which those of
      * qkv_bias are some, and of those of MLPs. */
     bool attention_bias, mlp_bias;
+    int64_t window;      /* tokens up to its own that one sees in each block; 0: all */
+    int64_t window_from; /* the blocks before this one see all the same */
 } cup_gpt_config;
 
 /* Fills in the defaults and checks that such a GPT can be; the sentence names the field. */
@@ -191,7 +193,8 @@ CUP_API void cup_gpt_cache_cut(cup_gpt_cache *cache, int64_t used);
  * what stands behind it is not looked at. How much was read is not changed by it, since the number
  * is not known here: cup_gpt_cache_set says it. So a step of writing can be captured in a graph
  * (cupola/graph.h), with cup_draw_token behind it, and replayed for token after token. A position
- * that there is no room for is an error on a CPU; on a GPU the logits are NaN. */
+ * that there is no room for is an error on a CPU; on a GPU the logits are NaN. CUP_UNSUPPORTED of
+ * a model with a window of less than the cache has room for. */
 CUP_API cup_tensor *cup_gpt_read_at(cup_gpt_cache *cache, cup_tensor *tokens,
                                     cup_tensor *position);
 /* Says that so many tokens were read. CUP_ARGUMENT where there is no room for them. */

@@ -155,12 +155,12 @@ CUP_API cup_tokenizer *cup_gpt_tokenizer_load(cup_context *c, const char *folder
 /* A model as others publish it, in the names of Hugging Face's transformers: a folder with
  * config.json and safetensors files, in parts or not, of GPT-2, or of a Llama, Mistral, SmolLM,
  * Qwen 2, Qwen 3, Mixtral or Qwen 3 MoE whose rotary positions are as they are, all divided by a
- * factor, or scaled as Llama 3's. Of other families with experts none is read: they have some that
- * all tokens go through, or MLPs in some blocks.
- * The weights are rounded to the dtype. cup_gpt_load does the same in f32 where a folder has no
- * checkpoint of ours, and `from` of cup_training lets a run begin with them. CUP_FORMAT where
- * tensors are missing or have other shapes than config.json says, CUP_UNSUPPORTED where it asks
- * for what this library's models do not have. */
+ * factor, or scaled as Llama 3's; with their sliding windows, where blocks that see all come first.
+ * Of other families with experts none is read: they have some that all tokens go through, or MLPs
+ * in some blocks. The weights are rounded to the dtype. cup_gpt_load does the same in f32 where a
+ * folder has no checkpoint of ours, and `from` of cup_training lets a run begin with them.
+ * CUP_FORMAT where tensors are missing or have other shapes than config.json says, CUP_UNSUPPORTED
+ * where it asks for what this library's models do not have. */
 CUP_API cup_gpt *cup_gpt_import(cup_context *c, const char *folder, cup_dtype dtype);
 /* What the model of such a folder, or of a checkpoint, looks like: for cup_training. */
 CUP_API cup_status cup_gpt_config_load(cup_context *c, const char *folder, cup_gpt_config *config);

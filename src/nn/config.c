@@ -229,6 +229,19 @@ static cup_status check_experts(cup__error *error, cup_gpt_config *g)
     return check_range(error, "experts_each", g->experts_each, g->experts);
 }
 
+static cup_status check_window(cup__error *error, const cup_gpt_config *g)
+{
+    if (g->window < 0 || g->window > MOST_SIZE)
+        return cup__fail(error, CUP_ARGUMENT, "gpt: window must be from 0 to %lld, not %lld",
+                         (long long)MOST_SIZE, (long long)g->window);
+    if (g->window_from < 0 || g->window_from > g->layers || (g->window_from && !g->window))
+        return cup__fail(error, CUP_ARGUMENT,
+                         "gpt: window_from is a block from 0 to %lld of a model with a window, not "
+                         "%lld",
+                         (long long)g->layers, (long long)g->window_from);
+    return CUP_OK;
+}
+
 static cup_status check(cup__error *error, cup_gpt_config *g)
 {
     CUP_TRY(check_range(error, "layers", g->layers, MOST_LAYERS));
@@ -250,6 +263,7 @@ static cup_status check(cup__error *error, cup_gpt_config *g)
     CUP_TRY(check_range(error, "hidden", g->hidden, 1 << 22));
     CUP_TRY(check_heads(error, g));
     CUP_TRY(check_experts(error, g));
+    CUP_TRY(check_window(error, g));
     return check_numbers(error, g);
 }
 
@@ -359,6 +373,8 @@ static const cup__field fields[] = {
     FAMILY,
     LATER(attention_bias, attention_bias, FLAG),
     LATER(mlp_bias, mlp_bias, FLAG),
+    LATER(window, window, WHOLE),
+    LATER(window_from, window_from, WHOLE),
     {0}};
 
 void cup__gpt_config_write(cup__json_writer *writer, const char *key, const cup_gpt_config *config)

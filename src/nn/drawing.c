@@ -52,7 +52,8 @@ cup__drawing *cup__drawing_new(cup_gpt *m, cup_gpt_cache *cache, int64_t texts,
                                const cup_sampling *sampling)
 {
     cup_context *c = m->context;
-    if (!cup_device_is_cuda(c) || cup__gpt_head_size(&m->config) > HEAD_MOST ||
+    bool windowed = m->config.window && m->config.window < m->config.context;
+    if (!cup_device_is_cuda(c) || windowed || cup__gpt_head_size(&m->config) > HEAD_MOST ||
         m->config.vocabulary >= 1 << 24)
         return NULL;
     cup__drawing *d = cup__calloc(1, sizeof *d);

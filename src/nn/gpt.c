@@ -129,7 +129,7 @@ static cup_status make_tensors(cup_gpt *m, cup_transformer_tensors *blocks)
 static cup_status make_blocks(cup_gpt *m, const cup_transformer_tensors *tensors)
 {
     const cup_gpt_config *g = &m->config;
-    const cup_transformer_layer_options options = {
+    cup_transformer_layer_options options = {
         .size = sizeof options,
         .kv_heads = g->kv_heads,
         .causal = true,
@@ -150,6 +150,7 @@ static cup_status make_blocks(cup_gpt *m, const cup_transformer_tensors *tensors
     for (int64_t i = m->first; i < m->end; i++) {
         if (!has_block(m, i))
             continue;
+        options.window = i < g->window_from ? 0 : g->window;
         cup_status status = cup_transformer_layer_of(&m->blocks[i], m->parameters, &tensors[i],
                                                      g->heads, &options);
         if (status != CUP_OK)

@@ -51,6 +51,8 @@ cup_status cup__attention_layer_make(cup_attention_layer *layer, cup_parameters 
 /* Queries, keys and values of x, normed where the layer has norms of them, and not yet turned. */
 cup_tensor *cup__attention_layer_qkv(const cup_attention_layer *layer, cup_context *c,
                                      cup_tensor *x);
+/* The window that hides something of so many keys; 0: none does. */
+int64_t cup__attention_layer_window(const cup_attention_layer *layer, int64_t length);
 
 /* Makes the tensors of an MLP, whose last weights begin smaller by the factor. */
 cup_status cup__mlp_layer_make(cup_mlp_layer *layer, cup_parameters *list, int64_t width,

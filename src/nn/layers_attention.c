@@ -22,6 +22,7 @@ typedef struct cup_attention_layer {
     cup_rope_scaling rope_scaling;
     cup_tensor *q_norm, *k_norm; /* NULL without qk_norm */
     double epsilon;              /* of those */
+    int64_t window;
 } cup_attention_layer;
 
 typedef struct cup_attention_layer_options {
@@ -38,6 +39,7 @@ typedef struct cup_attention_layer_options {
     bool qk_norm;
     double epsilon; /* of qk_norm; 0: 1e-5 */
     cup_rope_scaling rope_scaling;
+    int64_t window; /* causal alone: positions up to its own that one sees; 0: all */
 } cup_attention_layer_options;
 
 CUP_API cup_status cup_attention_layer_new(cup_attention_layer *layer, cup_parameters *list,
@@ -96,6 +98,11 @@ static cup_status check_attention(cup_parameters *list, int64_t width, int64_t h
         return cup__fail(&c->error, CUP_ARGUMENT,
                          "attention under \"%s\": %lld heads of %lld features cannot be",
                          cup__parameters_prefix(list), (long long)heads, (long long)size);
+    if (o->window < 0 || (o->window > 0 && !o->causal))
+        return cup__fail(&c->error, CUP_ARGUMENT,
+                         "attention under \"%s\": a window of %lld positions cannot be; it is 1 or "
+                         "more, of causal attention, or 0 for all",
+                         cup__parameters_prefix(list), (long long)o->window);
     if (o->rope && (size % 2 != 0 || !(o->rope_base > 1 && isfinite(o->rope_base))))
         return cup__fail(&c->error, CUP_ARGUMENT,
                          "attention under \"%s\": rope needs heads of an even size and a base "
@@ -130,6 +137,7 @@ cup_status cup__attention_layer_set(cup_attention_layer *layer, cup_parameters *
     layer->kv_heads = (int)o.kv_heads / processes;
     layer->head_size = (int)(o.head_size ? o.head_size : width / heads);
     layer->causal = o.causal;
+    layer->window = o.window;
     layer->rope = o.rope;
     layer->rope_base = o.rope_base;
     layer->rope_scaling = o.rope_scaling;
@@ -198,6 +206,11 @@ cup_tensor *cup__attention_layer_qkv(const cup_attention_layer *layer, cup_conte
             parts[i] = cup_rmsnorm(c, parts[i], norms[i], layer->epsilon);
     }
     return cup_reshape(c, cup_concat(c, parts, 3, 2), 3, together);
+}
+
+int64_t cup__attention_layer_window(const cup_attention_layer *layer, int64_t length)
+{
+    return layer->window < length ? layer->window : 0;
 }
 
 /* Turns the heads of queries and keys by their positions. */
@@ -298,6 +311,13 @@ static cup_tensor *attend_round(const cup_attention_layer *layer, cup_context *c
                   cup__parameters_prefix(layer->layer.parameters));
         return NULL;
     }
+    if (qkv && cup__attention_layer_window(layer, cup_tensor_size(qkv, 1) * cup_comm_count(ring))) {
+        cup__fail(&c->error, CUP_UNSUPPORTED,
+                  "attention under \"%s\": processes that have a part of each sequence do not know "
+                  "of windows; take sequences of up to %lld positions, or share out something else",
+                  cup__parameters_prefix(layer->layer.parameters), (long long)layer->window);
+        return NULL;
+    }
     if (layer->rope && qkv)
         qkv = turn_parts(layer, c, qkv, ring);
     return qkv ? cup_comm_attention(ring, qkv, layer->heads,
@@ -313,9 +333,12 @@ static cup_tensor *attend(const cup_attention_layer *layer, cup_context *c, cup_
 {
     if (layer->rope && qkv)
         qkv = turn(layer, c, qkv);
+    int64_t length = qkv ? cup_tensor_size(qkv, 1) : 0;
     return cup_qkv_attention(c, qkv, layer->heads,
                              CUP_OPTIONS(cup_qkv_attention_options, .kv_heads = layer->kv_heads,
-                                         .causal = layer->causal, .dropout = dropout));
+                                         .causal = layer->causal, .dropout = dropout,
+                                         .window_left =
+                                             cup__attention_layer_window(layer, length)));
 }
 
 cup_tensor *cup_attention_layer_call(const cup_attention_layer *layer, cup_tensor *x)

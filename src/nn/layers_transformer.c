@@ -35,6 +35,7 @@ typedef struct cup_transformer_layer_options {
      * of them a row goes through; the rest as in cup_experts_layer_options. They have no biases. */
     int64_t experts, experts_each;
     double capacity, balance, router_z;
+    int64_t window; /* as in cup_attention_layer_options */
 } cup_transformer_layer_options;
 
 CUP_API cup_status cup_transformer_layer_new(cup_transformer_layer *layer, cup_parameters *list,
@@ -84,7 +85,8 @@ CUP_API cup_tensor *cup_transformer_layer_read(const cup_transformer_layer *laye
 
 /* The same of one row a text, x [B,1,width], which stands at `position` on the device: i32 or i64,
  * one number for all texts or one for each, see cup_qkv_attention_read. So the call can be captured
- * in a graph (cupola/graph.h) and replayed at one position after the other. */
+ * in a graph (cupola/graph.h) and replayed at one position after the other. CUP_UNSUPPORTED with a
+ * window of less than `length`. */
 CUP_API cup_tensor *cup_transformer_layer_read_at(const cup_transformer_layer *layer, cup_tensor *x,
                                                   cup_tensor **delta, cup_tensor *keys,
                                                   cup_tensor *values, cup_tensor *position);
@@ -158,7 +160,8 @@ static cup_status make_halves(cup_transformer_layer *layer, cup_parameters *list
                                                    .head_size = o->head_size,
                                                    .qk_norm = o->qk_norm,
                                                    .epsilon = o->epsilon,
-                                                   .rope_scaling = o->rope_scaling};
+                                                   .rope_scaling = o->rope_scaling,
+                                                   .window = o->window};
     cup_parameters *part = cup_parameters_under(list, "attention");
     CUP_TRY(cup__layer_begin(&layer->attention, sizeof layer->attention, part, call_attention));
     CUP_TRY(cup__attention_layer_make(&layer->attention, part, width, heads, attention, shrink));
@@ -223,7 +226,8 @@ static cup_status take_tensors(cup_transformer_layer *layer, cup_parameters *lis
                                                    .head_size = o->head_size,
                                                    .epsilon = o->epsilon,
                                                    .qk_norm = o->qk_norm,
-                                                   .rope_scaling = o->rope_scaling};
+                                                   .rope_scaling = o->rope_scaling,
+                                                   .window = o->window};
     cup_activation up =
         o->activation == CUP_ACTIVATION_NONE ? CUP_ACTIVATION_GELU : o->activation;
     if (o->rmsnorm) {

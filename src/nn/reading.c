@@ -27,6 +27,12 @@ cup_status cup__reading_check(const cup_transformer_layer *layer, cup_context *c
                          "transformer: a position on the device is that of one row a text, not of "
                          "%lld",
                          (long long)x->shape[1]);
+    if (past->position && cup__attention_layer_window(a, k->shape[2]))
+        return cup__fail(&c->error, CUP_UNSUPPORTED,
+                         "transformer: a position on the device does not go with a window of %lld "
+                         "in keys of %lld; say how many were read with "
+                         "cup_transformer_layer_read, or keep no more than the window",
+                         (long long)a->window, (long long)k->shape[2]);
     if (past->used < 0 || past->used > k->shape[2] || x->shape[1] > k->shape[2] - past->used)
         return cup__fail(&c->error, CUP_STATE,
                          "transformer: %lld positions were read, and there is no room for %lld "
@@ -93,7 +99,9 @@ cup_tensor *cup__reading_attention(const cup_attention_layer *layer, cup_tensor 
     cup_tensor *q = heads_of(c, qkv, 0, own);
     cup_tensor *k = append(c, past->keys, past->used, heads_of(c, qkv, own, shared));
     cup_tensor *v = append(c, past->values, past->used, heads_of(c, qkv, own + shared, shared));
-    cup_tensor *o = cup_permute(
-        c, cup_attention(c, q, k, v, CUP_OPTIONS(cup_attention_options, .causal = true)), swap, 4);
+    int64_t window = cup__attention_layer_window(layer, past->used + length);
+    cup_tensor *o = cup_attention(
+        c, q, k, v, CUP_OPTIONS(cup_attention_options, .causal = true, .window_left = window));
+    o = cup_permute(c, o, swap, 4);
     return cup_linear_layer_call(&layer->out, cup_reshape(c, o, 3, together));
 }

@@ -35,6 +35,10 @@ typedef struct cup__published_family {
     bool (*is_one)(const cup_gpt_config *config); /* whether the model is one of the family */
 } cup__published_family;
 
+/* Those of the families, some of which have the same. */
+extern const cup__published_tensor cup__published_gpt2[], cup__published_llama[],
+    cup__published_mixtral[], cup__published_qwen3_moe[];
+
 extern const cup__published_family cup__published_families[]; /* ends with a NULL model_type */
 
 /* The family that a checked config is written as: that which it names, if it is one, else the first

@@ -55,9 +55,12 @@ static cup_status write_json(const writing *w, const char *name, cup__json_write
     return c->error.status;
 }
 
-/* One as a number, several as a list. */
+/* None as null, since families have their own where a file says nothing; one as a number, several
+ * as a list. */
 static void write_ends(const cup__around *around, cup__json_writer *json)
 {
+    if (around->end_count == 0)
+        cup__json_add_null(json, "eos_token_id");
     if (around->end_count == 1)
         cup__json_add_integer(json, "eos_token_id", around->ends[0]);
     if (around->end_count < 2)
@@ -73,6 +76,8 @@ static void write_ids(const writing *w, cup__json_writer *json)
     const cup__around *around = &w->options.tokenizer->around;
     if (around->begin >= 0)
         cup__json_add_integer(json, "bos_token_id", around->begin);
+    else
+        cup__json_add_null(json, "bos_token_id");
     write_ends(around, json);
 }
 

@@ -4,6 +4,7 @@
 #include "train/published.h"
 
 #define MOST ((int64_t)1 << 24)
+#define WINDOW_FROM 28 /* of Qwens that do not say it */
 
 static cup_status whole(cup__error *error, const cup__json *json, const char *key, int64_t *out)
 {
@@ -103,28 +104,8 @@ static bool is_gpt2(const cup_gpt_config *g)
 {
     return g->positions == CUP_POSITIONS_LEARNED && g->norm == CUP_NORM_KIND_LAYERNORM &&
            g->mlp == CUP_MLP_KIND_GELU && g->bias && g->kv_heads == g->heads && !g->head_size &&
-           !g->qk_norm && !g->experts;
+           !g->qk_norm && !g->experts && !g->window;
 }
-
-static const cup__published_tensor gpt2_tensors[] = {
-    {"wte.weight", "wte.weight", CUP__PART_ALL, false},
-    {"wpe.weight", "wpe.weight", CUP__PART_ALL, false},
-    {"h.%d.ln_1.weight", "h.%d.ln_1.weight", CUP__PART_ALL, false},
-    {"h.%d.ln_1.bias", "h.%d.ln_1.bias", CUP__PART_ALL, false},
-    {"h.%d.attn.c_attn.weight", "h.%d.attn.c_attn.weight", CUP__PART_ALL, true},
-    {"h.%d.attn.c_attn.bias", "h.%d.attn.c_attn.bias", CUP__PART_ALL, false},
-    {"h.%d.attn.c_proj.weight", "h.%d.attn.c_proj.weight", CUP__PART_ALL, true},
-    {"h.%d.attn.c_proj.bias", "h.%d.attn.c_proj.bias", CUP__PART_ALL, false},
-    {"h.%d.ln_2.weight", "h.%d.ln_2.weight", CUP__PART_ALL, false},
-    {"h.%d.ln_2.bias", "h.%d.ln_2.bias", CUP__PART_ALL, false},
-    {"h.%d.mlp.c_fc.weight", "h.%d.mlp.c_fc.weight", CUP__PART_ALL, true},
-    {"h.%d.mlp.c_fc.bias", "h.%d.mlp.c_fc.bias", CUP__PART_ALL, false},
-    {"h.%d.mlp.c_proj.weight", "h.%d.mlp.c_proj.weight", CUP__PART_ALL, true},
-    {"h.%d.mlp.c_proj.bias", "h.%d.mlp.c_proj.bias", CUP__PART_ALL, false},
-    {"ln_f.weight", "ln_f.weight", CUP__PART_ALL, false},
-    {"ln_f.bias", "ln_f.bias", CUP__PART_ALL, false},
-    {"lm_head.weight", "lm_head.weight", CUP__PART_ALL, false},
-    {0}};
 
 /* How rotary positions are scaled: alike by a factor, or as Llama 3 does it. */
 static cup_status read_scaling(cup__error *error, const cup__json *json, const char *key,
@@ -181,13 +162,10 @@ static void write_rope(const cup_gpt_config *g, cup__json_writer *w)
     cup__json_close(w);
 }
 
-/* What Llama and those that follow it have in common; some say beside the window whether it is
- * used. */
-static cup_status read_decoder(cup__error *error, const cup__json *json, bool windowed,
-                               cup_gpt_config *g)
+/* What Llama and those that follow it have in common. */
+static cup_status read_decoder(cup__error *error, const cup__json *json, cup_gpt_config *g)
 {
     static const char *const silus[] = {"silu", "swish", NULL};
-    int64_t window;
     CUP_TRY(whole(error, json, "num_hidden_layers", &g->layers));
     CUP_TRY(whole(error, json, "num_attention_heads", &g->heads));
     CUP_TRY(whole(error, json, "hidden_size", &g->width));
@@ -196,10 +174,6 @@ static cup_status read_decoder(cup__error *error, const cup__json *json, bool wi
     CUP_TRY(whole_or(error, json, "num_key_value_heads", g->heads, &g->kv_heads));
     CUP_TRY(whole_or(error, json, "head_dim", 0, &g->head_size));
     CUP_TRY(whole_or(error, json, "max_position_embeddings", 2048, &g->context));
-    /* Within the window a sliding one is none. */
-    CUP_TRY(whole_or(error, json, "sliding_window", g->context, &window));
-    if (windowed && has(json, "sliding_window") && window < g->context)
-        g->context = window;
     CUP_TRY(read_rope(error, json, g));
     CUP_TRY(real_or(error, json, "rms_norm_eps", 1e-6, &g->epsilon));
     g->positions = CUP_POSITIONS_ROTARY;
@@ -213,25 +187,68 @@ static cup_status read_llama(cup__error *error, const cup__json *json, cup_gpt_c
 {
     g->attention_bias = flag_or(json, "attention_bias", false);
     g->mlp_bias = flag_or(json, "mlp_bias", false);
-    return read_decoder(error, json, false, g);
+    return read_decoder(error, json, g);
 }
 
 static cup_status read_mistral(cup__error *error, const cup__json *json, cup_gpt_config *g)
 {
-    return read_decoder(error, json, true, g);
+    CUP_TRY(whole_or(error, json, "sliding_window", 0, &g->window));
+    return read_decoder(error, json, g);
+}
+
+/* Newer files of Qwens name each block's kind: those that see all come first. */
+static cup_status read_kinds(cup__error *error, const cup__json *json, const cup__json_node *kinds,
+                             cup_gpt_config *g)
+{
+    int64_t whole_blocks = 0, windows = 0;
+    bool good = kinds->kind == CUP__JSON_ARRAY && kinds->count == (uint64_t)g->layers;
+    if (good)
+        CUP__JSON_EACH (kind, kinds) {
+            bool named = kind->kind == CUP__JSON_STRING;
+            bool slides = named && !strcmp(kind->string, "sliding_attention");
+            good &= slides || (named && !windows && !strcmp(kind->string, "full_attention"));
+            windows += slides;
+            whole_blocks += !slides;
+        }
+    if (!good)
+        return refuse(error, json, "layer_types",
+                      "other attention than to all in the first blocks and in a window in the "
+                      "rest");
+    g->window = windows ? g->window : 0;
+    g->window_from = windows ? whole_blocks : 0;
+    return CUP_OK;
+}
+
+/* Of Qwens, which say beside the window whether it is used, and from which block on. */
+static cup_status read_qwen(cup__error *error, const cup__json *json, cup_gpt_config *g)
+{
+    const cup__json_node *kinds = cup__json_find(json->root, "layer_types");
+    CUP_TRY(read_decoder(error, json, g));
+    if (!flag_or(json, "use_sliding_window", false) || !has(json, "sliding_window"))
+        return CUP_OK;
+    CUP_TRY(whole(error, json, "sliding_window", &g->window));
+    if (kinds && kinds->kind != CUP__JSON_NULL)
+        return read_kinds(error, json, kinds, g);
+    g->window_from = WINDOW_FROM;
+    if (has(json, "max_window_layers"))
+        CUP_TRY(cup__json_get_integer(error, json, json->root, "max_window_layers", 0, MOST,
+                                      &g->window_from));
+    if (g->window_from >= g->layers)
+        g->window = g->window_from = 0;
+    return CUP_OK;
 }
 
 static cup_status read_qwen2(cup__error *error, const cup__json *json, cup_gpt_config *g)
 {
     g->qkv_bias = true;
-    return read_decoder(error, json, flag_or(json, "use_sliding_window", false), g);
+    return read_qwen(error, json, g);
 }
 
 static cup_status read_qwen3(cup__error *error, const cup__json *json, cup_gpt_config *g)
 {
     g->qk_norm = true;
     g->attention_bias = flag_or(json, "attention_bias", false);
-    return read_decoder(error, json, flag_or(json, "use_sliding_window", false), g);
+    return read_qwen(error, json, g);
 }
 
 /* What is said of experts, whose number goes by another name in each family. */
@@ -245,7 +262,7 @@ static cup_status read_experts(cup__error *error, const cup__json *json, const c
 
 static cup_status read_mixtral(cup__error *error, const cup__json *json, cup_gpt_config *g)
 {
-    CUP_TRY(read_decoder(error, json, true, g));
+    CUP_TRY(read_mistral(error, json, g));
     CUP_TRY(read_experts(error, json, "num_local_experts", g));
     if (g->experts_each == 1)
         return refuse(error, json, "num_experts_per_tok", "one expert a token with a weight of 1");
@@ -257,6 +274,10 @@ static cup_status read_qwen3_moe(cup__error *error, const cup__json *json, cup_g
     const cup__json_node *dense = cup__json_find(json->root, "mlp_only_layers");
     int64_t step;
     CUP_TRY(read_qwen3(error, json, g));
+    /* All blocks of this one see as much. */
+    if (flag_or(json, "use_sliding_window", false))
+        CUP_TRY(whole_or(error, json, "sliding_window", 0, &g->window));
+    g->window_from = 0;
     CUP_TRY(read_experts(error, json, "num_experts", g));
     CUP_TRY(whole(error, json, "moe_intermediate_size", &g->hidden));
     CUP_TRY(whole_or(error, json, "decoder_sparse_step", 1, &step));
@@ -312,13 +333,20 @@ static void write_llama(const cup_gpt_config *g, cup__json_writer *w)
 static void write_mistral(const cup_gpt_config *g, cup__json_writer *w)
 {
     write_decoder(g, w);
-    cup__json_add_null(w, "sliding_window");
+    if (g->window)
+        cup__json_add_integer(w, "sliding_window", g->window);
+    else
+        cup__json_add_null(w, "sliding_window");
 }
 
 static void write_qwen2(const cup_gpt_config *g, cup__json_writer *w)
 {
     write_decoder(g, w);
-    cup__json_add_boolean(w, "use_sliding_window", false);
+    cup__json_add_boolean(w, "use_sliding_window", g->window > 0);
+    if (g->window) {
+        cup__json_add_integer(w, "sliding_window", g->window);
+        cup__json_add_integer(w, "max_window_layers", g->window_from);
+    }
 }
 
 static void write_qwen3(const cup_gpt_config *g, cup__json_writer *w)
@@ -357,12 +385,14 @@ static bool is_decoder(const cup_gpt_config *g)
 
 static bool is_llama(const cup_gpt_config *g)
 {
-    return is_decoder(g) && biased_qkv(g) == biased_out(g) && !g->qk_norm && !g->experts;
+    return is_decoder(g) && biased_qkv(g) == biased_out(g) && !g->qk_norm && !g->experts &&
+           !g->window;
 }
 
 static bool is_mistral(const cup_gpt_config *g)
 {
-    return is_llama(g) && !biased_qkv(g) && !biased_mlp(g);
+    return is_decoder(g) && !biased_qkv(g) && !biased_mlp(g) && !g->qk_norm && !g->experts &&
+           !g->window_from;
 }
 
 static bool is_qwen2(const cup_gpt_config *g)
@@ -385,76 +415,18 @@ static bool is_qwen3(const cup_gpt_config *g)
 /* Mixtral's weights have a sum of 1, also where there is one. */
 static bool is_mixtral(const cup_gpt_config *g)
 {
-    return is_decoder(g) && !biased_qkv(g) && !g->qk_norm && g->experts_each > 1;
+    return is_decoder(g) && !biased_qkv(g) && !g->qk_norm && g->experts_each > 1 &&
+           !g->window_from;
 }
 
 static bool is_qwen3_moe(const cup_gpt_config *g)
 {
-    return is_qwen3_inside(g) && g->experts > 0;
+    return is_qwen3_inside(g) && g->experts > 0 && !g->window_from;
 }
-
-#define LLAMA(own, name, part)                                                                     \
-    {                                                                                              \
-        "h.%d." own, "model.layers.%d." name ".weight", CUP__PART_##part, false                    \
-    }
-#define BIAS(own, name, part)                                                                      \
-    {                                                                                              \
-        "h.%d." own ".bias", "model.layers.%d." name ".bias", CUP__PART_##part, false              \
-    }
-#define EXPERT(own, name, part)                                                                    \
-    {                                                                                              \
-        "h.%d.mlp.experts." own, "model.layers.%d." name ".weight", CUP__PART_##part, false        \
-    }
-/* Some biases are there in Qwen 2, and in Llamas that say so, the norms of queries and keys in
- * Qwen 3. */
-#define DECODER                                                                                    \
-    {"wte.weight", "model.embed_tokens.weight", CUP__PART_ALL, false},                      \
-        LLAMA("ln_1.weight", "input_layernorm", ALL),                                              \
-        LLAMA("attn.c_attn.weight", "self_attn.q_proj", QUERIES),                                  \
-        LLAMA("attn.c_attn.weight", "self_attn.k_proj", KEYS),                                     \
-        LLAMA("attn.c_attn.weight", "self_attn.v_proj", VALUES),                                   \
-        BIAS("attn.c_attn", "self_attn.q_proj", QUERIES),                                          \
-        BIAS("attn.c_attn", "self_attn.k_proj", KEYS),                                             \
-        BIAS("attn.c_attn", "self_attn.v_proj", VALUES),                                           \
-        LLAMA("attn.q_norm.weight", "self_attn.q_norm", ALL),                                      \
-        LLAMA("attn.k_norm.weight", "self_attn.k_norm", ALL),                                      \
-        LLAMA("attn.c_proj.weight", "self_attn.o_proj", ALL),                                      \
-        BIAS("attn.c_proj", "self_attn.o_proj", ALL),                                              \
-        LLAMA("ln_2.weight", "post_attention_layernorm", ALL),                                     \
-        {"ln_f.weight", "model.norm.weight", CUP__PART_ALL, false},                         \
-    {                                                                                              \
-        "lm_head.weight", "lm_head.weight", CUP__PART_ALL, false                                   \
-    }
-
-static const cup__published_tensor llama_tensors[] = {
-    DECODER,
-    LLAMA("mlp.c_fc.weight", "mlp.gate_proj", GATE),
-    LLAMA("mlp.c_fc.weight", "mlp.up_proj", UP),
-    LLAMA("mlp.c_proj.weight", "mlp.down_proj", ALL),
-    BIAS("mlp.c_fc", "mlp.gate_proj", GATE),
-    BIAS("mlp.c_fc", "mlp.up_proj", UP),
-    BIAS("mlp.c_proj", "mlp.down_proj", ALL),
-    {0}};
-
-static const cup__published_tensor mixtral_tensors[] = {
-    DECODER,
-    LLAMA("mlp.router.weight", "block_sparse_moe.gate", ALL),
-    EXPERT("c_fc.weight", "block_sparse_moe.experts.%d.w1", GATE),
-    EXPERT("c_fc.weight", "block_sparse_moe.experts.%d.w3", UP),
-    EXPERT("c_proj.weight", "block_sparse_moe.experts.%d.w2", ALL),
-    {0}};
-
-static const cup__published_tensor qwen3_moe_tensors[] = {
-    DECODER,
-    LLAMA("mlp.router.weight", "mlp.gate", ALL),
-    EXPERT("c_fc.weight", "mlp.experts.%d.gate_proj", GATE),
-    EXPERT("c_fc.weight", "mlp.experts.%d.up_proj", UP),
-    EXPERT("c_proj.weight", "mlp.experts.%d.down_proj", ALL),
-    {0}};
 
 #define FAMILY(name, type, architecture, prefix, tensors)                                          \
     {                                                                                              \
-        CUP_GPT_FAMILY_##name, #type, architecture, prefix, tensors##_tensors, read_##type,        \
+        CUP_GPT_FAMILY_##name, #type, architecture, prefix, cup__published_##tensors, read_##type, \
             write_##type, is_##type                                                                \
     }
 

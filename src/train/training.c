@@ -127,6 +127,16 @@ cup_status cup__training_precision(cup_context *c, const cup_training *training)
     return cup_precision(c, cup__training_is_fp8(training) ? "high" : training->precision);
 }
 
+static cup_status check_window(cup_context *c, const cup_training *a)
+{
+    if (a->ring <= 1 || !a->model.window || a->model.window >= a->model.context)
+        return CUP_OK;
+    return cup__fail(&c->error, CUP_ARGUMENT,
+                     "training: processes that have a part of each text do not know of windows; "
+                     "take a context of up to %lld, or share out something else",
+                     (long long)a->model.window);
+}
+
 cup_status cup__training_check(cup_context *c, cup_training *training)
 {
     cup__precision precision = c->precision;
@@ -157,7 +167,8 @@ cup_status cup__training_check(cup_context *c, cup_training *training)
         return cup__fail(&c->error, CUP_ARGUMENT,
                          "training: %lld steps have more texts than can be counted; make it fewer",
                          (long long)training->steps);
-    return cup_gpt_config_check(c, &training->model);
+    CUP_TRY(cup_gpt_config_check(c, &training->model));
+    return check_window(c, training);
 }
 
 const char *cup__training_differs(const cup_training *a, const cup_training *b)

@@ -339,6 +339,97 @@ TEST(published_weights_in_parts_replace_older_ones_as_a_whole)
     cup_context_free(c);
 }
 
+/* A window is said in the words of each family, and a Llama with one is a Mistral. */
+TEST(published_models_keep_their_window)
+{
+    static const struct {
+        bool qkv_bias, qk_norm;
+        int64_t experts, from;
+        cup_gpt_family family;
+        const char *words;
+    } cases[] = {
+        {false, false, 0, 0, CUP_GPT_FAMILY_MISTRAL, "\"sliding_window\": 5"},
+        {false, false, 3, 0, CUP_GPT_FAMILY_MIXTRAL, "\"sliding_window\": 5"},
+        {true, false, 0, 1, CUP_GPT_FAMILY_QWEN2, "\"max_window_layers\": 1"},
+        {false, true, 0, 0, CUP_GPT_FAMILY_QWEN3, "\"use_sliding_window\": true"},
+        {false, true, 3, 0, CUP_GPT_FAMILY_QWEN3_MOE, "\"use_sliding_window\": true"},
+    };
+    cup_context *c = cup_context_new(CUP_OPTIONS(cup_options, .device = "cpu", .seed = 5));
+    const char *base = test_folder();
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char folder[512], path[600], *text;
+        snprintf(folder, sizeof folder, "%s/%zu", base, i);
+        snprintf(path, sizeof path, "%s/config.json", folder);
+        cup_gpt_config config = llama;
+        config.qkv_bias = cases[i].qkv_bias;
+        config.qk_norm = cases[i].qk_norm;
+        config.experts = cases[i].experts;
+        config.window = 5;
+        config.window_from = cases[i].from;
+        cup_gpt *m = cup_gpt_new(c, CUP_F32, &config);
+        EXPECT_INT(cup_gpt_export(m, folder), CUP_OK);
+        EXPECT_INT(cup__file_read(NULL, path, 1 << 16, &text, NULL), CUP_OK);
+        EXPECT_CONTAINS(text, cases[i].words);
+        cup__free(text);
+        EXPECT_INT(cup_gpt_config_load(c, folder, &config), CUP_OK);
+        EXPECT_INT(config.family, cases[i].family);
+        EXPECT_INT(config.window, 5);
+        EXPECT_INT(config.window_from, cases[i].from);
+        EXPECT_INT(config.context, 12);
+        expect_same(m, folder);
+        cup_gpt_free(m);
+    }
+    cup_gpt_config neither = llama;
+    neither.window = 5;
+    neither.window_from = 1;
+    cup_gpt *m = cup_gpt_new(c, CUP_F32, &neither);
+    EXPECT_INT(cup_gpt_export(m, base), CUP_UNSUPPORTED);
+    cup_error_clear(c);
+    cup_gpt_free(m);
+    cup_context_free(c);
+}
+
+/* Which blocks have the window, by newer files and by older ones. */
+TEST(published_windows_are_of_the_last_blocks)
+{
+    static const struct {
+        const char *words;
+        int64_t window, from;
+        cup_status status;
+    } cases[] = {
+        {"\"max_window_layers\": 0", 5, 0, CUP_OK},
+        {"\"max_window_layers\": 2", 0, 0, CUP_OK},
+        {"\"rope_theta\": 10000", 0, 0, CUP_OK},
+        {"\"layer_types\": [\"full_attention\", \"sliding_attention\"]", 5, 1, CUP_OK},
+        {"\"layer_types\": [\"full_attention\", \"full_attention\"]", 0, 0, CUP_OK},
+        {"\"layer_types\": [\"sliding_attention\", \"full_attention\"]", 0, 0, CUP_UNSUPPORTED},
+        {"\"layer_types\": [\"sliding_attention\"]", 0, 0, CUP_UNSUPPORTED},
+        {"\"layer_types\": [1, 2]", 0, 0, CUP_UNSUPPORTED},
+        {"\"max_window_layers\": -1", 0, 0, CUP_FORMAT},
+    };
+    cup_context *c = cup_context_new(CUP_OPTIONS(cup_options, .device = "cpu", .seed = 5));
+    const char *folder = test_folder();
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char path[512], text[1000];
+        snprintf(path, sizeof path, "%s/config.json", folder);
+        int length = snprintf(text, sizeof text,
+                              "{\"model_type\": \"qwen2\", \"num_hidden_layers\": 2, "
+                              "\"num_attention_heads\": 2, \"hidden_size\": 16, "
+                              "\"intermediate_size\": 24, \"vocab_size\": 29, "
+                              "\"use_sliding_window\": true, \"sliding_window\": 5, %s}",
+                              cases[i].words);
+        EXPECT_INT(cup__file_write(NULL, path, text, (size_t)length), CUP_OK);
+        cup_gpt_config config;
+        EXPECT_INT(cup_gpt_config_load(c, folder, &config), cases[i].status);
+        if (cases[i].status == CUP_OK) {
+            EXPECT_INT(config.window, cases[i].window);
+            EXPECT_INT(config.window_from, cases[i].from);
+        }
+        cup_error_clear(c);
+    }
+    cup_context_free(c);
+}
+
 /* What begins and ends a text goes along. */
 TEST(published_folders_have_their_tokenizer)
 {

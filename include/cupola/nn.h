@@ -141,7 +141,7 @@ CUP_API cup_status cup_gpt_merge(cup_gpt *m);
  * that is the head too, "wte.weight" is in the first stage and in the last. Weights begin as those
  * of the whole, and dropout drops what it does in the whole, where each stage begins a batch at the
  * same place in the context's random numbers, as a cup_loop's do. CUP_ARGUMENT where there are no
- * such blocks, CUP_UNSUPPORTED with experts. What is of a whole model refuses it, but for
+ * such blocks, CUP_UNSUPPORTED with experts and `among`. What is of a whole model refuses it, but for
  * cup_parameters_*. */
 CUP_API cup_gpt *cup_gpt_stage_new(cup_context *c, cup_dtype dtype, int64_t first, int64_t end,
                                    const cup_gpt_config *config, cup_comm *among);
@@ -153,6 +153,12 @@ CUP_API cup_gpt *cup_gpt_chunks_new(cup_context *c, cup_dtype dtype, const int64
                                     int chunks, const cup_gpt_config *config, cup_comm *among);
 CUP_API cup_tensor *cup_gpt_chunk_call(cup_gpt *m, int chunk, cup_tensor *tokens, cup_tensor *x,
                                        cup_tensor *targets, bool training);
+/* The same; *cost becomes what the chunk's experts add to the loss, see cup_loop_cost, one number,
+ * or NULL where they add nothing, and of the last chunk, whose loss has it. Without this call
+ * experts in training that cost something are CUP_ARGUMENT. */
+CUP_API cup_tensor *cup_gpt_chunk_call_cost(cup_gpt *m, int chunk, cup_tensor *tokens,
+                                            cup_tensor *x, cup_tensor *targets, bool training,
+                                            cup_tensor **cost);
 
 /* What a stage makes: the first from tokens [B,T], others from the x [B,T,width] that the stage
  * before has made; the last one's is the loss, see cup_gpt_loss, whose targets the others do not

@@ -243,15 +243,15 @@ static cup_status take_bounds(cup_gpt *m, const int64_t *bounds, int chunks)
     return check_stage(m);
 }
 
-/* What experts cost is known to one process, and each of them is whole. */
+/* Each expert is whole. */
 static cup_status check_experts(const cup_gpt *m, sharers s)
 {
     cup_context *c = m->context;
     int64_t processes = cup_comm_count(s.experts);
-    if (m->config.experts > 0 && (cup_comm_count(s.among) > 1 || cup__gpt_is_stage(m)))
+    if (m->config.experts > 0 && cup_comm_count(s.among) > 1)
         return cup_fail(c, CUP_UNSUPPORTED,
-                        "gpt: a model with experts has no stages, nor parts that processes share "
-                        "out but for the experts themselves; leave out what says so");
+                        "gpt: a model with experts has no parts that processes share out but for "
+                        "the experts themselves; leave out what says so");
     if (m->config.experts % processes || (processes > 1 && m->config.experts == 0))
         return cup_fail(c, CUP_ARGUMENT,
                         "gpt: %lld experts in a block cannot be shared out equally to %lld "

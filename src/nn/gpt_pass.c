@@ -385,6 +385,14 @@ cup_tensor *cup_gpt_stage_call(cup_gpt *m, cup_tensor *tokens, cup_tensor *x, cu
 cup_tensor *cup_gpt_chunk_call(cup_gpt *m, int chunk, cup_tensor *tokens, cup_tensor *x,
                                cup_tensor *targets, bool training)
 {
+    return cup_gpt_chunk_call_cost(m, chunk, tokens, x, targets, training, NULL);
+}
+
+cup_tensor *cup_gpt_chunk_call_cost(cup_gpt *m, int chunk, cup_tensor *tokens, cup_tensor *x,
+                                    cup_tensor *targets, bool training, cup_tensor **cost)
+{
+    if (cost)
+        *cost = NULL;
     if (!m || cup_error(m->context) != CUP_OK)
         return NULL;
     cup_context *c = m->context;
@@ -392,7 +400,12 @@ cup_tensor *cup_gpt_chunk_call(cup_gpt *m, int chunk, cup_tensor *tokens, cup_te
         cup_fail(c, CUP_ARGUMENT, "gpt: there is no chunk %d of a stage of %d", chunk, m->chunks);
         return NULL;
     }
-    bool first = m->bounds[2 * chunk] == 0;
+    bool first = m->bounds[2 * chunk] == 0, last = m->bounds[2 * chunk + 1] == m->config.layers;
+    if (!cost && !last && has_cost(m, training)) {
+        cup_fail(c, CUP_ARGUMENT, "gpt: what experts of a stage cost has no place; call "
+                                  "cup_gpt_chunk_call_cost, and add it to the loss");
+        return NULL;
+    }
     if ((first ? check_tokens(m, tokens) : check_between(m, x)) != CUP_OK)
         return NULL;
     cup_scope_open(c);
@@ -400,8 +413,14 @@ cup_tensor *cup_gpt_chunk_call(cup_gpt *m, int chunk, cup_tensor *tokens, cup_te
     if (!first && training && m->config.dropout > 0)
         skip_draws(m, m->bounds[2 * chunk]);
     stream s = run_blocks(m, chunk, x, training);
-    if (m->bounds[2 * chunk + 1] < m->config.layers)
-        return cup_scope_return(c, sum_of(m, &s, training));
-    x = end_of_blocks(m, &s, training);
-    return cup_scope_return(c, whole_loss(m, x, s.cost, targets, training));
+    if (last) {
+        x = end_of_blocks(m, &s, training);
+        return cup_scope_return(c, whole_loss(m, x, s.cost, targets, training));
+    }
+    x = sum_of(m, &s, training);
+    if (cup_scope_return_all(c, (cup_tensor *[]){x, s.cost}, 2) != CUP_OK)
+        return NULL;
+    if (cost)
+        *cost = s.cost;
+    return x;
 }

@@ -57,13 +57,14 @@ static double rows_of_token(const cup_training *a)
 /* The numbers of its experts that a process learns. */
 static double learned_experts(const cup_training *a)
 {
-    return a->lora_rank ? 0 : inside_experts(&a->model) / (a->expert > 1 ? (double)a->expert : 1);
+    double all = inside_experts(&a->model) / (a->expert > 1 ? (double)a->expert : 1);
+    return a->lora_rank ? 0 : all * (double)blocks_of(a) / (double)a->model.layers;
 }
 
 /* Those who share out the states of what this process has: of experts, who have the same ones. */
 static int64_t owners_of(const cup_training *a, bool experts)
 {
-    int64_t each = experts ? (a->expert > 1 ? a->expert : 1) : processes_of(a) * stages_of(a);
+    int64_t each = processes_of(a) * stages_of(a) * (experts && a->expert > 1 ? a->expert : 1);
     int64_t owners = cup_comm_count(a->optimizer.split) / each;
     return owners > 1 ? owners : 1;
 }

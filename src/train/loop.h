@@ -66,6 +66,7 @@ struct cup_loop {
     cup_comm *pipe, *peers, *model;
     bool owns_copies, owns_alike;
     struct cup__pipeline *pipeline; /* or NULL */
+    cup_tensor *owed; /* to the loss of the batch that a call is at, beside what it makes; or NULL */
     int64_t first, share; /* the batches of a step that are this process's */
     int64_t ring;         /* so many in a row have parts of the same texts, and random numbers */
     bool spread;          /* all have what rank 0 has */
@@ -163,6 +164,8 @@ cup_status cup__loop_gradients(cup_loop *loop, int64_t from, int64_t to);
 cup_status cup__loop_compute(cup_loop *loop, int64_t from, int64_t to);
 /* The loss of batch i goes to its place among the step's. */
 cup_status cup__loop_note(cup_loop *loop, cup_tensor *loss, int64_t i);
+/* What cup_loop_cost was given since the last call, or NULL. */
+cup_tensor *cup__loop_owed(cup_loop *loop);
 /* Random numbers from here on are those of batch i. */
 void cup__loop_draw(cup_loop *loop, int64_t i);
 /* Says whether forward or backward of batch i is computed, to who looks for what is not finite. */

@@ -9,6 +9,7 @@
 #include "comm/comm.h"
 #include "cuda/dry.h"
 #include "cupola/grad.h"
+#include "cupola/ops.h"
 #include "grad/tape.h"
 #include "nn/parameters.h"
 #include "optim/optimizer.h"
@@ -25,7 +26,8 @@ static void passage_end(cup__passage *p)
     cup_tensor_free(p->x);
     cup_tensor_free(p->y);
     cup_tensor_free(p->d);
-    p->x = p->y = p->d = NULL;
+    cup_tensor_free(p->owed);
+    p->x = p->y = p->d = p->owed = NULL;
 }
 
 /* Takes what another stage passes on, of as many as there are. */
@@ -79,27 +81,44 @@ static cup_tensor *call(cup_loop *l, int64_t i, int chunk, cup_tensor *x)
                         : calls->stage(l->c, i, x, calls->user);
 }
 
+/* Adds to the loss of a batch what a chunk of this stage knows of it, which others do not. */
+static cup_status note_more(cup_loop *l, cup_tensor *more, int64_t i)
+{
+    const cup__shape one = {.dtype = CUP_F32};
+    bool was = cup_grad_recording(l->c, false);
+    cup_tensor *place = cup__tensor_view(l->losses, &one, NULL, i);
+    cup_tensor *plain = cup_cast(l->c, more, CUP_F32);
+    cup_tensor *sum = place && plain ? cup_add(l->c, place, plain) : NULL;
+    cup_grad_recording(l->c, was);
+    return sum ? cup__loop_note(l, sum, i) : l->c->error.status;
+}
+
 /* What is made of a batch lives until its way back. */
 static cup_status forward(cup_loop *l, cup__passage *p, int chunk, int64_t i)
 {
     cup__loop_draw(l, i);
     if (p->x)
         cup_require_grad(p->x);
-    cup_tensor *y = call(l, i, chunk, p->x);
+    cup_tensor *y = call(l, i, chunk, p->x), *owed = cup__loop_owed(l);
     CUP_TRY(check_made(l, y, chunk, i));
     p->y = cup_keep(y);
-    return is_last(l->pipeline, chunk) ? cup__loop_note(l, y, i) : l->c->error.status;
+    p->owed = owed ? cup_keep(owed) : NULL;
+    if (owed)
+        CUP_TRY(note_more(l, owed, i));
+    return is_last(l->pipeline, chunk) ? note_more(l, y, i) : l->c->error.status;
 }
 
 /* With the gradient of what was made, or from the loss. */
 static cup_status backward(cup_loop *l, cup__passage *p, int chunk, int64_t i)
 {
     const cup__pipeline *s = l->pipeline;
+    cup_tensor *const made[] = {p->y, p->owed}, *const gradients[] = {p->d, NULL};
     cup__loop_pass(l, "backward", i);
-    CUP_TRY(p->d ? cup_backward_from(l->c, &p->y, &p->d, 1) : cup_backward(l->c, p->y));
+    CUP_TRY(cup_backward_from(l->c, made, gradients, p->owed ? 2 : 1));
     cup_tensor_free(p->y);
     cup_tensor_free(p->d);
-    p->y = p->d = NULL;
+    cup_tensor_free(p->owed);
+    p->y = p->d = p->owed = NULL;
     if (is_first(s, chunk) || p->x->grad)
         return CUP_OK;
     return cup__fail(&l->c->error, CUP_STATE,
@@ -174,8 +193,12 @@ cup_status cup__pipeline_compute(cup_loop *l, int64_t from, int64_t to)
 {
     cup__pipeline *s = l->pipeline;
     cup_status status = CUP_OK;
-    if (!cup__device_is_dry(l->c->device))
+    cup__device *device = l->c->device;
+    if (!cup__device_is_dry(device))
         cup_comm_step(l->pipe, l->steps);
+    if (from == 0)
+        CUP_TRY(device->calls->fill(device, l->own_losses->data, 0,
+                                    (size_t)l->share * sizeof(float)));
     for (int64_t end; from < to && status == CUP_OK; from = end) {
         end = to - from < SCHEDULED ? to : from + SCHEDULED;
         status = compute(l, from, end);

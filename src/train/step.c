@@ -74,6 +74,22 @@ void cup__loop_pass(cup_loop *l, const char *pass, int64_t i)
     l->c->finite->batch = i;
 }
 
+cup_status cup_loop_cost(cup_loop *l, cup_tensor *cost)
+{
+    if (!l)
+        return CUP_ARGUMENT;
+    if (cost)
+        l->owed = l->owed ? cup_add(l->c, l->owed, cost) : cost;
+    return l->c->error.status;
+}
+
+cup_tensor *cup__loop_owed(cup_loop *l)
+{
+    cup_tensor *owed = l->owed;
+    l->owed = NULL;
+    return owed;
+}
+
 cup_status cup__loop_note(cup_loop *l, cup_tensor *loss, int64_t i)
 {
     cup__device *device = l->c->device;
@@ -91,7 +107,7 @@ void cup__loop_draw(cup_loop *l, int64_t i)
 }
 
 /* Through all of the model, which is here. */
-static cup_tensor *loss_of(const cup_loop *l, int64_t i)
+static cup_tensor *made_of(const cup_loop *l, int64_t i)
 {
     const cup_loop_calls *calls = &l->calls;
     cup_tensor *x = NULL;
@@ -101,6 +117,12 @@ static cup_tensor *loss_of(const cup_loop *l, int64_t i)
     for (int k = 0; k < l->options.chunks && l->c->error.status == CUP_OK; k++)
         x = calls->chunk(l->c, i, k, x, calls->user);
     return x;
+}
+
+static cup_tensor *loss_of(cup_loop *l, int64_t i)
+{
+    cup_tensor *loss = made_of(l, i), *owed = cup__loop_owed(l);
+    return loss && owed ? cup_add(l->c, loss, owed) : loss;
 }
 
 static cup_status compute_batch(cup_loop *l, int64_t i)

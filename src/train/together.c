@@ -281,13 +281,12 @@ static cup_status reduce_parts(cup_loop *l)
     return cup__pipeline_reduce(l);
 }
 
-/* The last stage has them. */
+/* The last stage has them, but for what chunks of others add. */
 static cup_status share_losses(cup_loop *l)
 {
-    int last = cup_comm_count(l->pipe) - 1;
-    if (l->copies && cup_comm_rank(l->pipe) == last)
+    if (l->copies)
         CUP_TRY(cup_comm_all_gather(l->copies, l->own_losses, l->losses));
-    return l->pipe ? cup_comm_broadcast(l->pipe, &l->losses, 1, last) : CUP_OK;
+    return l->pipe ? cup_comm_all_reduce(l->pipe, &l->losses, 1, CUP_COMBINE_SUM) : CUP_OK;
 }
 
 cup_status cup__loop_own_weights(cup_loop *l, bool rest, cup_named **out, int64_t *count)

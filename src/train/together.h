@@ -33,6 +33,7 @@ const cup__listed *cup__catalogue_find(const cup__catalogue *catalogue, const ch
 typedef struct cup__passage {
     struct cup__tape *tape;
     cup_tensor *x, *y, *d;
+    cup_tensor *owed; /* what is to be added to the loss, or NULL */
 } cup__passage;
 
 #define CUP__CHUNKS_MOST 32 /* of a stage */

@@ -29,9 +29,9 @@ static cup_tensor *chunk_of_batch(cup_context *c, int64_t i, int chunk, cup_tens
 {
     const cup_trainer *t = user;
     int64_t own = i - t->share * t->group;
-    (void)c;
-    cup_tensor *y = cup_gpt_chunk_call(t->model, chunk, part(t->tokens, own), x,
-                                       part(t->targets, own), true);
+    cup_tensor *cost, *y = cup_gpt_chunk_call_cost(t->model, chunk, part(t->tokens, own), x,
+                                                   part(t->targets, own), true, &cost);
+    (void)c, cup_loop_cost(t->loop, cost);
     if (t->forward_done)
         t->forward_done(t->forward_user);
     return y;

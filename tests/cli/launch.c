@@ -237,7 +237,7 @@ TEST(launch_train_shares_out_experts)
     } refused[] = {
         {"--processes 2 --parallel ep=2", "0 experts in a block cannot be shared out equally"},
         {"--processes 2 --parallel ep=2 --experts 3", "3 experts in a block cannot be shared out"},
-        {"--processes 2 --parallel tp=2 --experts 2", "a model with experts has no stages"},
+        {"--processes 2 --parallel tp=2 --experts 2", "a model with experts has no parts"},
         {"--processes 4 --parallel tp=2,ep=2 --experts 2", "ep=2 shares out experts among copies"},
         {"--processes 2 --parallel ep=4", "experts among dp times cp processes"},
         {"--processes 2 --parallel ep=2 --experts 2 --zero 3", "--zero 2 goes with it"}};

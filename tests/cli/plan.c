@@ -358,7 +358,7 @@ TEST(plan_refuses_what_cannot_be_shared)
         {"--interleave 2", "--interleave is of several GPUs: give --gpus"},
         {"--gpus 4 --experts 4 --parallel dp=4,ep=2 --zero 3", "--zero 2 goes with it"},
         {"--gpus 4 --experts 3 --parallel dp=4,ep=2", "does not share out 3 experts equally"},
-        {"--gpus 2 --experts 4 --parallel tp=2", "has neither stages nor parts but those"},
+        {"--gpus 2 --experts 4 --parallel tp=2", "has no parts but those of its"},
         {"--experts-per-token 2", "of which there are none; set experts"},
         {"--gpus 13 --nodes 1 --parallel pp=13", "pp=13 are too many stages for 12 blocks"},
         {"--gpus 4 --parallel tp=2 --zero 3", "a part of the model; --zero 2 goes with it"},

@@ -271,6 +271,15 @@ TEST(parallel_parts_that_are_elsewhere_are_the_run_of_one)
                       .method = CUP_METHOD_MUON});
 }
 
+/* What experts of each stage cost is in the loss, and in what all learn. */
+TEST(parallel_stages_of_experts_are_the_run_of_one)
+{
+    together(2, run_beside_one, &(parts){.experts = 4, .stages = 2, .dropout = 0.2});
+    together(4, run_beside_one,
+             &(parts){.experts = 4, .stages = 2, .chunks = 2, .gated = true, .zero = 1});
+    together(3, run_beside_one, &(parts){.experts = 2, .stages = 3, .capacity = 1.25});
+}
+
 /* Of parts of texts, in groups of as many, and of more with dropout. */
 TEST(parallel_experts_beside_parts_of_texts)
 {
@@ -387,8 +396,7 @@ static void refuse(cup_context *c, cup_comm *comm, void *user)
         {{.experts = 4, .expert = 2, .stages = 2}, 4, 0, "go with copies of all else; leave out"},
         {{.experts = 3, .expert = 2}, 4, 0, "3 experts in a block cannot be shared out equally"},
         {{.expert = 2}, 4, 0, "0 experts in a block cannot be shared out equally to 2"},
-        {{.experts = 2, .tensor = 2}, 4, 0, "has no stages, nor parts that processes share out"},
-        {{.experts = 2, .stages = 2}, 4, 0, "has no stages, nor parts that processes share out"},
+        {{.experts = 2, .tensor = 2}, 4, 0, "has no parts that processes share out but for"},
         {{.stages = 2, .blocks = few}, 4, 0, "have 2 blocks together"},
         {{.stages = 2, .blocks = none}, 4, 0, "stage 0 of 2 has 0 of the"},
         {{.stages = 2, .chunks = 3}, 4, 0, "chunk 2 of stage 0 of 2 has 0 of the 4 blocks"},

@@ -85,8 +85,8 @@ bool plan_experts_share(const plan_scene *s, const plan_split *split, char why[P
                  (long long)split->expert, (long long)g->experts);
     else if (split->zero > 2)
         snprintf(why, PLAN_WHY,
-                 "--zero 3 leaves whole parameters to others, and ep=%lld each process a part of "
-                 "the experts; --zero 2 goes with it",
+                 "what --zero 3 takes with ep=%lld, as train does it, is not known here; --zero 2 "
+                 "is",
                  (long long)split->expert);
     else if (s->training.lora_rank)
         snprintf(why, PLAN_WHY, "adapters stand beside whole models; leave ep out");

@@ -75,7 +75,7 @@ static int try_batches(search *r, plan_split split)
 static int try_split(search *r, plan_split split)
 {
     bool may = split.copies * split.ring > 1 && !r->s->training.lora_rank;
-    int64_t most = split.stages * split.tensor * split.expert > 1 ? 2 : 3;
+    int64_t most = split.stages > 1 ? 2 : 3;
     int64_t first = r->wish->zero >= 0 ? r->wish->zero : 0;
     int64_t last = r->wish->zero >= 0 ? r->wish->zero : may ? most : 0;
     int code = CLI_OK;
@@ -106,7 +106,9 @@ static int try_experts(search *r, plan_split split)
     const plan_scene *s = r->s;
     int64_t experts = s->training.model.experts, all = split.copies * split.ring;
     int code = try_chunks(r, split);
-    for (split.expert = 2; split.stages == 1 && experts % split.expert == 0 && all % split.expert == 0 &&
+    if (split.stages > 1)
+        return code;
+    for (split.expert = 2; experts % split.expert == 0 && all % split.expert == 0 &&
                            split.expert <= s->cluster.each && experts > 0 && !code;
          split.expert *= 2)
         code = try_chunks(r, split);

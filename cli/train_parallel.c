@@ -65,13 +65,12 @@ static int take_stages(const train_given *given, train_parts *out)
                      cli_shown(given->stages), count, (long long)out->stages, count);
 }
 
-/* What has no form for a model of which each process has a part. */
-static int check_parts(const train_given *given, int experts)
+static int check_stages(const train_given *given, int stages)
 {
-    if (given->zero > 2)
-        return cli_usage("--zero 3 leaves whole parameters to others, and --parallel %s each "
-                         "process a part of %s; --zero 2 goes with it",
-                         given->parallel, experts > 1 ? "the experts" : "the model");
+    if (given->zero > 2 && stages > 1)
+        return cli_usage("--zero 3 leaves parameters to other processes, and --parallel %s keeps "
+                         "those of a stage on its own; --zero 2 goes with it",
+                         given->parallel);
     return CLI_OK;
 }
 
@@ -123,5 +122,5 @@ int train_parallel(const train_given *given, int processes, train_parts *out)
         return cli_usage("--interleave %lld is of the stages of a model: give --parallel pp=S, too",
                          (long long)out->chunks);
     code = take_stages(given, out);
-    return code || split * numbers[EXPERTS] == 1 ? code : check_parts(given, numbers[EXPERTS]);
+    return code ? code : check_stages(given, numbers[STAGES]);
 }

@@ -216,9 +216,9 @@ CUP_API cup_status cup_loop_run(cup_loop *loop, const cup_training_hooks *hooks)
  * folder holds a whole checkpoint, the old one or the new one. */
 CUP_API cup_status cup_loop_save(cup_loop *loop);
 
-/* For the calls `stage` and `chunk`, while they make something of a batch: adds one number, recorded,
- * to that batch's loss, beside what they give, as what experts of a stage cost. NULL adds nothing.
- */
+/* For the calls `stage` and `chunk`, while they make something of a batch: adds one number,
+ * recorded, to that batch's loss, beside what they give, as what experts of a stage cost. NULL adds
+ * nothing. */
 CUP_API cup_status cup_loop_cost(cup_loop *loop, cup_tensor *cost);
 
 /* The steps done, and every point so far, those before a resume included. Borrowed. */

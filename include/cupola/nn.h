@@ -141,8 +141,8 @@ CUP_API cup_status cup_gpt_merge(cup_gpt *m);
  * that is the head too, "wte.weight" is in the first stage and in the last. Weights begin as those
  * of the whole, and dropout drops what it does in the whole, where each stage begins a batch at the
  * same place in the context's random numbers, as a cup_loop's do. CUP_ARGUMENT where there are no
- * such blocks, CUP_UNSUPPORTED with experts and `among`. What is of a whole model refuses it, but for
- * cup_parameters_*. */
+ * such blocks, CUP_UNSUPPORTED with experts and `among`. What is of a whole model refuses it, but
+ * for cup_parameters_*. */
 CUP_API cup_gpt *cup_gpt_stage_new(cup_context *c, cup_dtype dtype, int64_t first, int64_t end,
                                    const cup_gpt_config *config, cup_comm *among);
 

@@ -66,7 +66,7 @@ struct cup_loop {
     cup_comm *pipe, *peers, *model;
     bool owns_copies, owns_alike;
     struct cup__pipeline *pipeline; /* or NULL */
-    cup_tensor *owed; /* to the loss of the batch that a call is at, beside what it makes; or NULL */
+    cup_tensor *owed; /* to the loss of a batch, beside what a call makes of it; or NULL */
     int64_t first, share; /* the batches of a step that are this process's */
     int64_t ring;         /* so many in a row have parts of the same texts, and random numbers */
     bool spread;          /* all have what rank 0 has */

@@ -239,8 +239,7 @@ TEST(launch_train_shares_out_experts)
         {"--processes 2 --parallel ep=2 --experts 3", "3 experts in a block cannot be shared out"},
         {"--processes 2 --parallel tp=2 --experts 2", "a model with experts has no parts"},
         {"--processes 4 --parallel tp=2,ep=2 --experts 2", "ep=2 shares out experts among copies"},
-        {"--processes 2 --parallel ep=4", "experts among dp times cp processes"},
-        {"--processes 2 --parallel ep=2 --experts 2 --zero 3", "--zero 2 goes with it"}};
+        {"--processes 2 --parallel ep=4", "experts among dp times cp processes"}};
     const char *folder = work_folder();
     const char *flat = "--layers 2 --warmup 5 --decline constant --accumulate 4 --experts 4";
     char words[300];
@@ -273,7 +272,7 @@ TEST(launch_train_shares_out_a_model)
         {"--processes 2 --parallel tp=2,tp=2", "--parallel takes dp=N, cp=R, pp=S, tp=M"},
         {"--processes 2 --parallel tp=0", "--parallel takes dp=N, cp=R, pp=S, tp=M"},
         {"--processes 2 --parallel tp=2,", "--parallel takes dp=N, cp=R, pp=S, tp=M"},
-        {"--processes 2 --parallel tp=2 --zero 3", "a part of the model; --zero 2 goes with it"},
+        {"--processes 2 --parallel pp=2 --zero 3", "a stage on its own; --zero 2 goes with it"},
         {"--processes 2 --parallel tp=2 --heads 1", "cannot be shared out equally to 2 processes"},
         {"--processes 2 --parallel cp=2 --context 10", "a context of 10 tokens has no 4 parts"},
         {"--processes 2 --parallel cp=2 --window 4", "do not know of windows"},

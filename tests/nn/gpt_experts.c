@@ -167,9 +167,12 @@ TEST(gpt_experts_that_cannot_be_are_refused)
         cup_error_clear(c);
     }
     cup_gpt_config config = small(false);
-    EXPECT(!cup_gpt_stage_new(c, CUP_F32, 0, 1, &config, NULL));
-    EXPECT_CONTAINS(cup_error_text(c), "a model with experts has no stages");
+    config.balance = 0.01;
+    cup_gpt *stage = cup_gpt_stage_new(c, CUP_F32, 0, 1, &config, NULL);
+    EXPECT(!cup_gpt_stage_call(stage, NULL, NULL, NULL, true));
+    EXPECT_CONTAINS(cup_error_text(c), "call cup_gpt_chunk_call_cost");
     cup_error_clear(c);
+    cup_gpt_free(stage);
     cup_gpt *m = cup_gpt_new(c, CUP_F32, &config);
     EXPECT_INT(cup_gpt_adapt(m, 2, 0, false), CUP_UNSUPPORTED);
     EXPECT_CONTAINS(cup_error_text(c), "a model with 4 experts");

@@ -193,6 +193,8 @@ static bool write_line(cli_metrics *m, const cup_training_point *p, const metric
     json_add_integer(&w, "memory_held", memory->peak_reserved);
     json_add_number(&w, "seconds_left", pace->seconds_left);
     json_add_integer(&w, "skipped", m->skipped);
+    if (pace->loss_scale > 0)
+        json_add_number(&w, "loss_scale", pace->loss_scale);
     return json_end_line(&w, m->lines);
 }
 
@@ -234,7 +236,7 @@ void metrics_write(cli_metrics *m, const metrics_pace *pace)
         const cup_training_point *p = &points[m->written];
         count_point(m, p);
         bool known = p->step >= m->facts.first;
-        fine = write_line(m, p, known ? pace : &(metrics_pace){0, NAN, NAN}) &&
+        fine = write_line(m, p, known ? pace : &(metrics_pace){0, NAN, NAN, 0}) &&
                (!known || write_events(m, p, pace));
         if (!fine)
             fail(m);

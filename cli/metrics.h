@@ -28,6 +28,7 @@ typedef struct metrics_pace {
     double rate;         /* tokens, or what is counted, a second; 0: not known yet */
     double seconds_left; /* NaN: not known yet */
     double accuracy;     /* of the last evaluation; NaN: nothing is told apart */
+    double loss_scale;   /* 0: none */
 } metrics_pace;
 
 typedef struct cli_metrics {

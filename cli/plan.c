@@ -19,7 +19,7 @@ static const cli_option options[] = {
      "gpt2-124m", "a model and how to train it"},
     {"from", TEXT(train_given, from), "DIR", NULL,
      "the model of a checkpoint or of a published folder instead"},
-    {"dtype", CHOICE(train_given, dtype), "f32|bf16", NULL,
+    {"dtype", CHOICE(train_given, dtype), "f32|bf16|f16", NULL,
      "what to compute in; without it bf16 on a card that has it, else f32"},
     {"precision", CHOICE(train_given, precision), "highest|high|medium|fp8", NULL,
      "of f32 products, or fp8 for linear layers inside of blocks; without it high"},

@@ -273,7 +273,7 @@ const cli_verb verb_train = {
         "so far; null where there are none), mfu, memory, "
         "memory_peak and memory_held (bytes in use by tensors, now and at most, and held at most), "
         "seconds_left and skipped (steps so far that changed nothing, as their gradients or loss "
-        "were not finite; see --non-finite). "
+        "were not finite; see --non-finite), and with a scale of the loss loss_scale. "
         "mfu, the model's share of what the device could do, is "
         "tokens_per_second times the operations of a token, as above, by the peak of the card's "
         "dense products in the dtype, or of the --precision of f32, as NVIDIA's data sheets have "

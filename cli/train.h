@@ -33,6 +33,7 @@ typedef struct train_given {
     bool grey, skip_broken, as_needed;
     double epochs, rotate, scale, color, erase, mixup, label_smoothing;
     double memory_share, dropout, lr, lr_end, beta1, beta2, momentum, weight_decay, clip, ema;
+    double loss_scale;
 } train_given;
 
 extern const cli_option train_options[];

@@ -37,7 +37,7 @@ static int check_options(const cli_call *call)
         "save-every",  "gpus",   "processes", "restarts", "from",        "accumulate",
         "decline-steps", "ema",  "stochastic", "recompute", "zero",      "check-every",
         "save-background", "tensorboard", "tune", "memory-page", "optimizer-offload",
-        "non-finite",  NULL};
+        "non-finite",  "loss-scale", NULL};
     const train_given *given = call->given;
     if (given->overwrite && given->resume)
         return cli_usage("--resume goes on with a checkpoint and --overwrite replaces one; give "
@@ -159,6 +159,7 @@ static void apply(images_run *r)
     TAKE("momentum", optimizer.momentum, momentum);
     TAKE("weight-decay", optimizer.weight_decay, weight_decay);
     TAKE("clip", optimizer.clip, clip);
+    TAKE("loss-scale", loss_scale, loss_scale);
     if (given->flip)
         r->how.augmentation.flip = !strcmp(given->flip, "yes");
     TAKE("ema", optimizer.average, ema);

@@ -75,7 +75,8 @@ static const cup_training_point *points_of(const void *run, int64_t *count)
 static void write_metrics(images_run *r)
 {
     const metrics_pace pace = {r->progress.rate, progress_left(&r->progress),
-                               cup_classifier_accuracy(r->m)};
+                               cup_classifier_accuracy(r->m),
+                               cup_loop_loss_scale(cup_classifier_loop(r->m))};
     metrics_write(&r->metrics, &pace);
 }
 

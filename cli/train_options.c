@@ -37,8 +37,9 @@ const cli_option train_options[] = {
      "a model and how to train it; without it char on a GPU and demo on a CPU, for images cnn"},
     {"device", TEXT(train_given, device), "auto|cpu|cuda[:N]", NULL,
      "where to run; without it CUP_DEVICE, else the first usable GPU, else the CPU"},
-    {"dtype", CHOICE(train_given, dtype), "f32|bf16", NULL,
-     "what to compute in; without it bf16 on a GPU that has it, else f32"},
+    {"dtype", CHOICE(train_given, dtype), "f32|bf16|f16", NULL,
+     "what to compute in; without it bf16 on a GPU that has it, else f32; f16 with a scale of the "
+     "loss, see --loss-scale"},
     {"precision", CHOICE(train_given, precision), "highest|high|medium|fp8", NULL,
      "of f32 products on a GPU: in f32, rounded to tf32, or rounded to bf16; without it high; or "
      "fp8: linear layers inside of blocks multiply in 8 bits, whatever the dtype is"},
@@ -207,6 +208,7 @@ static void apply_run(const cli_call *call, cup_training *t)
     TAKE("momentum", optimizer.momentum, momentum);
     TAKE("weight-decay", optimizer.weight_decay, weight_decay);
     TAKE("clip", optimizer.clip, clip);
+    TAKE("loss-scale", loss_scale, loss_scale);
     TAKE("ema", optimizer.average, ema);
     if (given->recompute) {
         cup_recompute_policy_find(given->recompute, &t->recompute);

@@ -107,7 +107,8 @@ static void draw_again(train_run *r)
 
 static void write_metrics(train_run *r)
 {
-    const metrics_pace pace = {r->progress.rate, progress_left(&r->progress), NAN};
+    const metrics_pace pace = {r->progress.rate, progress_left(&r->progress), NAN,
+                               cup_trainer_loss_scale(r->trainer)};
     metrics_write(&r->metrics, &pace);
 }
 

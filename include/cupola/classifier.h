@@ -28,7 +28,8 @@ typedef struct cup_classification {
     char data[4096];      /* where the images were, for people; "" where nobody needs it */
     int64_t height, width, channels; /* for whoever reads the images again, with skip_broken, as */
     bool skip_broken, as_needed;     /* cup_images_options has them */
-    cup_dtype dtype;      /* f32 or bf16, the latter with a master copy of the weights in f32 */
+    cup_dtype dtype;      /* f32, bf16 or f16, the two with a master copy of the weights in f32, the
+                             last with a scale of the loss */
     int64_t batch, steps; /* images that are computed at once; steps of the whole run */
     int64_t warmup;       /* steps in which the learning rate rises to `rate` */
     double rate, rate_end;
@@ -62,6 +63,8 @@ typedef struct cup_classification {
      * size are new. Borrowed for as long as the classifier is made, and not kept in checkpoints. */
     const char *from;
     cup_non_finite non_finite; /* see cup_loop_options */
+    double loss_scale;         /* the same; with dtype f16 0 is 65536 */
+    int64_t loss_scale_steps;
 } cup_classification;
 
 /* What is known to work for the network of a name, see cup_network_names, so many times over the

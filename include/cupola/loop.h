@@ -99,6 +99,13 @@ typedef struct cup_loop_options {
     int64_t chunks;
     /* See above. CUP_NON_FINITE_USUAL names what began it, too, where no step was made since. */
     cup_non_finite non_finite;
+    /* For models in f16, in which small gradients have no place: what losses are multiplied with
+     * before backward, and gradients divided by behind it, at first; a power of two up to 2^30, or
+     * 0: not. It is halved where gradients are not finite, which skips the step, and doubled behind
+     * so many steps in a row that were made, 0: 2000. CUP_NON_FINITE_STOP stops for gradients when
+     * it is down to 1. It stands in checkpoints, and every process has the same. */
+    double loss_scale;
+    int64_t loss_scale_steps;
 } cup_loop_options;
 
 /* With a communicator each process computes an equal share of a step's batches, of which there must
@@ -228,6 +235,9 @@ CUP_API const cup_training_point *cup_loop_points(const cup_loop *loop, int64_t 
 /* Steps so far that changed nothing, because their gradients or loss were not finite, of those
  * whose losses are known. It does not wait for the device. */
 CUP_API int64_t cup_loop_skipped(const cup_loop *loop);
+
+/* What losses are multiplied with behind the steps whose losses are known; 0 where nothing is. */
+CUP_API double cup_loop_loss_scale(const cup_loop *loop);
 
 /* The loop's own. */
 CUP_API cup_optimizer *cup_loop_optimizer(cup_loop *loop);

@@ -91,7 +91,8 @@ typedef struct cup_gpt {
     cup_recompute_policy recompute; /* BLOCK: a third more time; POINTWISE: three percent; NORMS:
                                        two; AUTO is as NONE here */
     int64_t logits_most; /* bytes of logits that a loss may have at once; where there are more,
-                            their rows are taken in chunks. 0: 1 GB */
+                            their rows are taken in chunks, but for training in f16, see
+                            cup_training. 0: 1 GB */
     cup_parameters *adapters; /* what is learned in place of the parameters; see cup_gpt_adapt */
     cup_lora_layer *loras;    /* of each block those beside qkv, out, up and down */
     int64_t lora_rank;

@@ -15,7 +15,8 @@ extern "C" {
 typedef struct cup_training {
     size_t size; /* of this struct, as a preset has it */
     cup_gpt_config model;
-    cup_dtype dtype;    /* f32 or bf16, the latter with a master copy of the weights in f32 */
+    cup_dtype dtype;    /* f32, bf16 or f16, the two with a master copy of the weights in f32, the
+                           last with a scale of the loss */
     int64_t batch;      /* texts of the model's context that are computed at once */
     int64_t accumulate; /* such batches that make one step; 0: 1 */
     int64_t steps;
@@ -78,6 +79,10 @@ typedef struct cup_training {
     int64_t recompute_blocks; /* see cup_gpt; 0: all */
     cup_non_finite non_finite; /* see cup_loop_options */
     cup_data_order order; /* of what is learned from; a step's texts are the next of it */
+    /* See cup_loop_options; with dtype f16 a loss_scale of 0 is 65536. Logits of a model in f16 are
+     * not made in chunks in training, as their gradients are to have the scale from the start. */
+    double loss_scale;
+    int64_t loss_scale_steps;
 } cup_training;
 
 /* A run that is known to work, under a name. */
@@ -138,6 +143,7 @@ CUP_API const char *cup_trainer_policy_text(const cup_trainer *t);
 CUP_API cup_gpt *cup_trainer_model(cup_trainer *t);
 CUP_API int64_t cup_trainer_steps(const cup_trainer *t);
 CUP_API int64_t cup_trainer_skipped(const cup_trainer *t);
+CUP_API double cup_trainer_loss_scale(const cup_trainer *t); /* see cup_loop_loss_scale */
 CUP_API const cup_training_point *cup_trainer_points(const cup_trainer *t, int64_t *count);
 
 /* The mean loss of the model over a part of the data: over all its texts of the model's context

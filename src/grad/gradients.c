@@ -91,7 +91,7 @@ static cup_status run(cup_context *c, cup__walk *walk, cup_tensor *const *tensor
     return status;
 }
 
-cup_status cup_backward(cup_context *c, cup_tensor *loss)
+cup_status cup__backward(cup_context *c, cup_tensor *loss, cup_tensor *slope)
 {
     if (!c)
         return CUP_MEMORY;
@@ -101,13 +101,18 @@ cup_status cup_backward(cup_context *c, cup_tensor *loss)
     if (loss && loss->context == c && !cup__usable(loss, true, "backward"))
         return c->error.status;
     if (loss && loss->context == c)
-        CUP_TRY(check_gradient(c, "backward", loss, NULL,
+        CUP_TRY(check_gradient(c, "backward", loss, slope,
                                "give its gradient to cup_backward_from"));
     CUP_TRY(check_start(c, "backward", loss));
     const cup__grad_watch *watch = c->tape->watch;
     if (watch)
         cup__tape_first_uses(c, watch);
-    return run(c, &(cup__walk){.watch = watch}, &loss, NULL, 1);
+    return run(c, &(cup__walk){.watch = watch}, &loss, slope ? &slope : NULL, 1);
+}
+
+cup_status cup_backward(cup_context *c, cup_tensor *loss)
+{
+    return cup__backward(c, loss, NULL);
 }
 
 cup_status cup_backward_from(cup_context *c, cup_tensor *const *tensors,

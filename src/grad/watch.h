@@ -18,4 +18,7 @@ typedef struct cup__grad_watch {
 /* Has the context's next backward watched; NULL: no longer. */
 void cup__grad_watch_set(cup_context *c, const cup__grad_watch *watch);
 
+/* cup_backward from a loss whose gradient is not 1 but `slope`, of its shape and dtype; NULL: 1. */
+cup_status cup__backward(cup_context *c, cup_tensor *loss, cup_tensor *slope);
+
 #endif

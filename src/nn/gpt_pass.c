@@ -332,15 +332,18 @@ static cup_tensor *loss_of(const cup_gpt *m, cup_tensor *x, cup_tensor *targets,
     if (among)
         return cup_comm_cross_entropy(among, cup_linear(c, x, m->head, NULL), targets, -1,
                                       vocabulary);
-    int64_t rows = targets ? rows_at_once(m, targets) : 0;
+    /* The slopes of logits in f16 are to be made with the scale of the loss, in backward. */
+    bool scaled = training && m->dtype == CUP_F16;
+    int64_t rows = targets && !scaled ? rows_at_once(m, targets) : 0;
     if (rows > 0)
         return cup_linear_cross_entropy(
             c, x, m->head, targets, -1,
             CUP_OPTIONS(cup_linear_cross_entropy_options, .columns = vocabulary, .chunk = rows));
-    /* The logits are used up: in training their gradient takes their place. */
+    /* Else the logits are used up: in training their gradient takes their place. */
     return cup_cross_entropy(
         c, cup_linear(c, x, m->head, NULL), targets, -1,
-        CUP_OPTIONS(cup_cross_entropy_options, .columns = vocabulary, .in_place = training));
+        CUP_OPTIONS(cup_cross_entropy_options, .columns = vocabulary,
+                    .in_place = training && !scaled));
 }
 
 /* With what experts cost, or NULL. */

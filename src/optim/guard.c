@@ -28,12 +28,12 @@ static cup_status copy(cup_tensor *to, const cup_tensor *from)
 static cup_status spoil(cup_optimizer *o)
 {
     cup_context *c = o->c;
-    cup_tensor *norm =
-        cup_add(c, o->norm, cup_sum(c, cup_scale(c, o->guarded, 0), NULL, 0, false));
+    cup_tensor *zero = cup_sum(c, cup_scale(c, o->guarded, 0), NULL, 0, false);
     if (o->stuck)
-        norm = cup_add(c, norm, o->stuck);
-    CUP_TRY(copy(o->norm, norm));
-    return o->stuck ? copy(o->stuck, cup_scale(c, norm, 0)) : CUP_OK;
+        zero = cup_add(c, zero, o->stuck);
+    CUP_TRY(copy(o->norm, cup_add(c, o->norm, zero)));
+    /* Gradients that are not finite may be so for the scale of the loss alone. */
+    return o->stuck ? copy(o->stuck, cup_scale(c, o->scale ? zero : o->norm, 0)) : CUP_OK;
 }
 
 cup_status cup__guard_norm(cup_optimizer *o)

@@ -6,7 +6,7 @@
 
 /* From now on a step changes nothing either where one of these f32 numbers, which are borrowed, is
  * not finite: the norm is then NaN. With `for_good` no step behind such a one, or behind one whose
- * gradients are not finite, changes anything. */
+ * gradients are not finite where the loss has no scale, changes anything. */
 cup_status cup__optimizer_guard(cup_optimizer *o, cup_tensor *numbers, bool for_good);
 void cup__guard_free(cup_optimizer *o);
 

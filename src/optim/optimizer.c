@@ -1,11 +1,10 @@
 /* The optimizer as users see it: the calls of one step, and what can be asked of it. */
 #include <math.h>
 
-#include "base/memory.h"
 #include "cupola/grad.h"
 #include "dispatch/attributes.h"
-#include "optim/average.h"
 #include "optim/guard.h"
+#include "optim/loss_scale.h"
 #include "optim/split.h"
 #include "optim/update.h"
 
@@ -99,8 +98,9 @@ static cup_status step(cup_optimizer *o)
         cup__method_number(o->others, &o->others_attributes, "beta2")};
     cup_tensor *const in[] = {o->hyper, o->steps, o->norm};
     if ((owned ? cup__split_norm(o, count) : cup__divided_norm(o, count)) != CUP_OK ||
-        cup__guard_norm(o) != CUP_OK ||
-        !cup__op_call(o->c, &cup__rows[CUP__OP_step_factors], in, 3, &betas, &o->inputs[0]))
+        cup__loss_scale_norm(o) != CUP_OK || cup__guard_norm(o) != CUP_OK ||
+        !cup__op_call(o->c, &cup__rows[CUP__OP_step_factors], in, 3, &betas, &o->inputs[0]) ||
+        cup__loss_scale_factors(o) != CUP_OK)
         return o->c->error.status;
     return run_update(o);
 }

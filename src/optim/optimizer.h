@@ -2,6 +2,7 @@
 #ifndef CUP_OPTIM_OPTIMIZER_H
 #define CUP_OPTIM_OPTIMIZER_H
 
+#include "cupola/expr.h"
 #include "cupola/optim.h"
 #include "optim/method.h"
 #include "optim/orthogonal.h"
@@ -33,6 +34,9 @@ struct cup_optimizer {
     cup_comm *among;
     cup_tensor *norms, *own_norm;
     cup_tensor *guarded, *stuck; /* see optim/guard.h; or NULL */
+    cup_tensor *scale;    /* see optim/loss_scale.h; or NULL */
+    cup_expr *scale_next;
+    double scale_steps;
     bool ready; /* a learning rate was set */
 };
 
@@ -47,6 +51,11 @@ static inline int cup__optimizer_own(const cup_optimizer *o)
 {
     return o->plain + o->matrix_count;
 }
+
+/* Keeps a tensor as the state "NAME.part", or NAME where part is "". NULL with an error, also where
+ * there is no tensor. */
+cup_tensor *cup__optimizer_state_add(cup_optimizer *o, const char *name, const char *part,
+                                     cup_tensor *t);
 
 /* Memory for a state, of the device or of the host, full of zeros; in the innermost scope. */
 cup_tensor *cup__optimizer_room(cup_optimizer *o, const cup__shape *shape);

@@ -10,8 +10,11 @@
 #include "dispatch/attributes.h"
 #include "optim/average.h"
 #include "optim/guard.h"
+#include "optim/loss_scale.h"
 #include "optim/split.h"
 #include "optim/update.h"
+
+#define COMMON_MOST 2 /* states of no parameter: steps and the scale of the loss */
 
 static cup_status check_parameter(cup_context *c, const cup_parameter *p, int i)
 {
@@ -43,8 +46,8 @@ static cup_status check_single(cup_context *c, const cup_parameter *parameters, 
     return CUP_OK;
 }
 
-/* A kept tensor of the optimizer under "NAME.part" in the list of states. */
-static cup_tensor *add_state(cup_optimizer *o, const char *name, const char *part, cup_tensor *t)
+cup_tensor *cup__optimizer_state_add(cup_optimizer *o, const char *name, const char *part,
+                                     cup_tensor *t)
 {
     size_t size = strlen(name) + strlen(part) + 2;
     char *full = cup__malloc(size);
@@ -68,7 +71,8 @@ static cup_tensor *add_master(cup_optimizer *o, const cup_parameter *p)
     shape.dtype = CUP_F32;
     if ((master = cup__optimizer_room(o, &shape)))
         cup__op_call(o->c, &cup__rows[CUP__OP_cast], &value, 1, &to, &master);
-    return add_state(o, p->name, "master", o->c->error.status == CUP_OK ? master : NULL);
+    return cup__optimizer_state_add(o, p->name, "master",
+                                    o->c->error.status == CUP_OK ? master : NULL);
 }
 
 /* A state of the parameter's shape, full of zeros. */
@@ -76,7 +80,7 @@ static cup_tensor *add_zeros(cup_optimizer *o, const cup_parameter *p, const cha
 {
     cup__shape shape = cup__shape_of(p->tensor);
     shape.dtype = shape.dtype == CUP_F64 ? CUP_F64 : CUP_F32;
-    return add_state(o, p->name, part, cup__optimizer_room(o, &shape));
+    return cup__optimizer_state_add(o, p->name, part, cup__optimizer_room(o, &shape));
 }
 
 /* Whether the parameter goes by a method for hidden matrices alone. */
@@ -193,7 +197,7 @@ static cup_status make(cup_optimizer *o, const cup_parameter *parameters,
     o->gradients = cup__calloc(count, sizeof *o->gradients);
     o->parameters = cup__calloc(count, sizeof *o->parameters);
     o->matrices = cup__calloc(count, sizeof *o->matrices);
-    o->state = cup__calloc(count * STATES_MOST + 1, sizeof *o->state);
+    o->state = cup__calloc(count * STATES_MOST + COMMON_MOST, sizeof *o->state);
     float *settings = cup__calloc(count * CUP__SETTING_COUNT, sizeof *settings);
     bool averages = o->options.average > 0;
     if (averages)
@@ -208,7 +212,8 @@ static cup_status make(cup_optimizer *o, const cup_parameter *parameters,
     o->inputs[0] = cup_keep(cup_tensor_new(o->c, CUP_F32, 1, (int64_t[]){CUP__FACTOR_COUNT}));
     /* Steps taken, beta1 and beta2 to that power, steps skipped: see step_factors. */
     const double start[] = {0, 1, 1, 0};
-    o->steps = add_state(o, "steps", "", cup_tensor_from(o->c, CUP_F64, 1, (int64_t[]){4}, start));
+    o->steps = cup__optimizer_state_add(
+        o, "steps", "", cup_tensor_from(o->c, CUP_F64, 1, (int64_t[]){4}, start));
     cup_status status = o->c->error.status;
     if (status == CUP_OK)
         status = add_parameters(o, parameters, parts, settings);
@@ -270,6 +275,7 @@ void cup_optimizer_free(cup_optimizer *o)
     cup__split_free(o);
     cup__divided_free(o);
     cup__guard_free(o);
+    cup__loss_scale_free(o);
     cup_tensor_free(o->hyper);
     cup_tensor_free(o->norm);
     for (int i = 0; o->inputs && i < CUP__RECORDS_AT; i++)

@@ -8,7 +8,7 @@
 #include "cuda/dry.h"
 #include "cupola/grad.h"
 #include "grad/watch.h"
-#include "optim/optimizer.h"
+#include "optim/loss_scale.h"
 #include "train/together.h"
 
 struct cup__buckets {
@@ -165,19 +165,27 @@ static cup_status sum_batch(cup_loop *l)
     return status;
 }
 
+/* From the loss, or where it has a scale from what that makes of it. */
+static cup_status backward(cup_loop *l, cup_tensor *loss)
+{
+    cup_tensor *slope = cup__loss_scale_slope(l->optimizer, loss);
+    CUP_TRY(l->c->error.status);
+    return cup__backward(l->c, loss, slope);
+}
+
 cup_status cup__loop_backward(cup_loop *l, cup_tensor *loss, bool last)
 {
     /* What goes to owners does so behind each batch, so that nobody keeps gradients of all. */
     bool owned = cup__split_stage(l->optimizer) > 1;
     bool watched = (last || owned) && l->buckets && !cup__device_is_dry(l->c->device);
     if (!watched) {
-        CUP_TRY(cup_backward(l->c, loss));
+        CUP_TRY(backward(l, loss));
         return owned && !last && (l->among || l->experts) ? sum_batch(l) : CUP_OK;
     }
     l->buckets->sent = 0;
     cup_comm_step(l->comm, l->steps);
     cup__grad_watch_set(l->c, &l->buckets->watch);
-    cup_status status = cup_backward(l->c, loss);
+    cup_status status = backward(l, loss);
     cup__grad_watch_set(l->c, NULL);
     return status == CUP_OK && owned && !last ? cup__buckets_finish(l) : status;
 }

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "dispatch/attributes.h"
+#include "optim/loss_scale.h"
 #include "optim/schedule.h"
 #include "tensor/context.h"
 #include "train/classifier.h"
@@ -72,6 +73,7 @@ static const cup__field fields[] = {
     {"recompute", CUP__LATER(CHOICE), AT(recompute), 0, 0, false, cup__recompute_words},
     CUP__OPTIMIZER_FIELDS(cup_classification, optimizer),
     {"non_finite", CUP__LATER(CHOICE), AT(non_finite), 0, 0, false, cup__non_finite_words},
+    CUP__LOSS_SCALE_FIELDS(cup_classification),
     {"height", CUP__FIELD_WHOLE, AT(height), 0, 65535, true, NULL},
     {"width", CUP__FIELD_WHOLE, AT(width), 0, 65535, true, NULL},
     {"channels", CUP__FIELD_WHOLE, AT(channels), 0, 3, true, NULL},
@@ -93,9 +95,7 @@ cup_status cup__classification_check(cup_context *c, cup_classification *how)
 {
     cup__precision precision = c->precision;
     CUP_TRY(cup__fields_check(&c->error, "training", fields, how));
-    if (how->dtype != CUP_F32 && how->dtype != CUP_BF16)
-        return cup__fail(&c->error, CUP_DTYPE, "training: the dtype must be f32 or bf16, not %s",
-                         cup_dtype_name(how->dtype));
+    CUP_TRY(cup__loss_scale_choose(c, how->dtype, &how->loss_scale));
     if (how->recompute == CUP_RECOMPUTE_POLICY_BLOCK || how->recompute == CUP_RECOMPUTE_POLICY_AUTO)
         return cup__fail(&c->error, CUP_ARGUMENT,
                          "training: of a network for images backward computes norms or pointwise "

@@ -321,7 +321,9 @@ static cup_status make_loop(cup_classifier *m, const char *folder)
                                       .background = how->background,
                                       .folder = folder,
                                       .kind = "classifier",
-                                      .non_finite = how->non_finite};
+                                      .non_finite = how->non_finite,
+                                      .loss_scale = how->loss_scale,
+                                      .loss_scale_steps = how->loss_scale_steps};
     m->loop = cup__loop_begin(c, &calls, &options, &cup__classifier_checkpoints,
                               &(cup__loop_sharers){0});
     return c->error.status;

@@ -9,6 +9,7 @@
 #include "dispatch/finite.h"
 #include "nn/parameters.h"
 #include "optim/guard.h"
+#include "optim/loss_scale.h"
 #include "tensor/tensor.h"
 #include "train/together.h"
 
@@ -116,9 +117,9 @@ static const char *name_of(const cup_tensor *t, void *user)
  * there on was made. */
 static bool are_unmoved(const cup_loop *l)
 {
-    int64_t width = l->options.accumulate + 1;
+    int64_t losses = l->options.accumulate;
     for (int64_t i = l->read; i < l->steps; i++)
-        if (isfinite(l->host_pending[i % CUP__PENDING_MOST * width + width - 1]))
+        if (isfinite(l->host_pending[i % CUP__PENDING_MOST * cup__loop_row(l) + losses]))
             return false;
     return true;
 }
@@ -180,7 +181,9 @@ cup_status cup__loop_judge(cup_loop *l, double loss, double norm)
         return stop(l, "loss",
                     "lower the learning rate or lengthen the warm-up, and start again or from the "
                     "last checkpoint");
-    if (!isfinite(norm) && how == CUP_NON_FINITE_STOP)
+    /* Of a loss that has a scale they may be too large for the dtype only with it. */
+    bool least = !l->optimizer->scale || l->loss_scale <= CUP__LOSS_SCALE_LEAST;
+    if (!isfinite(norm) && how == CUP_NON_FINITE_STOP && least)
         return stop(l, "gradients",
                     "lower the learning rate, or let such steps be skipped, and start again or "
                     "from the last checkpoint");

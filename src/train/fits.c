@@ -88,11 +88,12 @@ static double learned(const cup_training *a)
     return (double)(g->layers * a->lora_rank) * (inputs + outputs);
 }
 
-/* Bytes of a parameter that the optimizer keeps, on all processes: a master copy of one in bf16,
+/* Bytes of a parameter that the optimizer keeps, on all processes: a master copy of one of 16 bits,
  * states and an average. */
 static int64_t states_each(const cup_training *a)
 {
-    bool master = a->dtype == CUP_BF16 && !a->optimizer.stochastic;
+    bool master =
+        a->dtype == CUP_F16 || (a->dtype == CUP_BF16 && !a->optimizer.stochastic);
     return 4 * (cup__method_states(&a->optimizer) + (a->optimizer.average > 0) + master);
 }
 
@@ -100,7 +101,7 @@ static int64_t states_each(const cup_training *a)
  * keeps in the host's memory; and of what is copied to be saved. */
 static int64_t held_each(const cup_training *a, bool gpu, bool copied, int64_t owners)
 {
-    int64_t whole = a->dtype == CUP_BF16 ? 2 : 4;
+    int64_t whole = cup_dtype_size(a->dtype);
     int64_t kept = gpu && a->optimizer.offload ? 0 : states_each(a);
     if (a->optimizer.stage > 2) {
         kept += whole;
@@ -164,6 +165,9 @@ static double kept_bytes(const cup_training *a)
     /* A part of them is there as numbers of f32, too, and as what each step of its loss gives. */
     if (processes > 1)
         return tokens * blocks * size + 3 * logits * (4 / size) / processes;
+    /* In f16 none are made in chunks, and their gradient does not take their place. */
+    if (a->dtype == CUP_F16)
+        return tokens * blocks * size + 2 * logits;
     return tokens * blocks * size + (logits < most ? logits : most);
 }
 

@@ -10,7 +10,7 @@
 #include "comm/comm.h"
 #include "dispatch/attributes.h"
 #include "nn/parameters.h"
-#include "optim/optimizer.h"
+#include "optim/loss_scale.h"
 #include "optim/schedule.h"
 #include "tensor/tensor.h"
 #include "train/saving.h"
@@ -33,6 +33,7 @@ static const cup__field fields[] = {
     {"decline_steps", CUP__LATER(WHOLE), AT(schedule.decline_steps), 0, 1e15, false, NULL},
     CUP__OPTIMIZER_FIELDS(cup_loop_options, optimizer),
     {"non_finite", CUP__LATER(CHOICE), AT(non_finite), 0, 0, false, cup__non_finite_words},
+    CUP__LOSS_SCALE_FIELDS(cup_loop_options),
     {"evaluate_every", CUP__FIELD_WHOLE, AT(evaluate_every), 0, 1e15, false, NULL},
     {"save_every", CUP__FIELD_WHOLE, AT(save_every), 0, 1e15, false, NULL},
     {0}};
@@ -157,7 +158,7 @@ cup_loop *cup__loop_begin(cup_context *c, const cup_loop_calls *calls,
 cup_status cup__loop_train(cup_loop *l, cup_parameters *list)
 {
     cup_context *c = l->c;
-    const int64_t row = l->options.accumulate + 1;
+    const int64_t row = cup__loop_row(l);
     l->list = list;
     /* A step that is given up halfway must not have moved statistics of batches. */
     l->whole_steps =
@@ -166,6 +167,10 @@ cup_status cup__loop_train(cup_loop *l, cup_parameters *list)
     l->optimizer = cup_optimizer_of(list, &l->options.optimizer);
     if (!l->optimizer)
         return c->error.status;
+    if (l->options.loss_scale > 0)
+        CUP_TRY(cup__loss_scale_make(l->optimizer, l->options.loss_scale,
+                                     l->options.loss_scale_steps));
+    l->loss_scale = l->options.loss_scale;
     CUP_TRY(cup__pipeline_make(l));
     if (cup__split_stage(l->optimizer) > 2 && l->path && !l->shared)
         return cup__fail(&c->error, CUP_UNSUPPORTED,
@@ -250,6 +255,11 @@ void cup_loop_free(cup_loop *l)
     cup__free(l->path);
     cup__context_leave(l->c);
     cup__free(l);
+}
+
+double cup_loop_loss_scale(const cup_loop *l)
+{
+    return l ? l->loss_scale : 0;
 }
 
 int64_t cup_loop_steps(const cup_loop *l)

@@ -87,10 +87,11 @@ struct cup_loop {
     int64_t steps;       /* done, or at least given to the device */
     cup_tensor *losses;  /* of the batches of one step, [accumulate] */
     cup_tensor *own_losses; /* those of them that this process computes */
-    cup_tensor *pending; /* [CUP__PENDING_MOST, accumulate + 1]: losses, then the norm */
+    cup_tensor *pending; /* [CUP__PENDING_MOST, a row]: losses, the norm, the loss's scale */
     float *host_pending;
     int64_t read;   /* steps whose loss is known */
     int64_t skipped; /* of those */
+    double loss_scale; /* behind them; 0: none */
     struct cup__buffers *buffers; /* what a skipped step must not have changed, or NULL */
     double read_at; /* the time of the last reading */
     int64_t ahead;  /* steps the device may be given before the next */
@@ -108,6 +109,19 @@ struct cup_loop {
 
 /* The names of cup_recompute_policy, ending with NULL. */
 extern const char *const cup__recompute_words[];
+/* Numbers of a step that the host reads. */
+static inline int64_t cup__loop_row(const cup_loop *loop)
+{
+    return loop->options.accumulate + 2;
+}
+
+#define CUP__LOSS_SCALE_FIELDS(type)                                                               \
+    {"loss_scale", CUP__LATER(REAL), offsetof(type, loss_scale), 0, 0x1p30, true, NULL},           \
+    {                                                                                              \
+        "loss_scale_steps", CUP__LATER(WHOLE), offsetof(type, loss_scale_steps), 0, 1e15, false,   \
+            NULL                                                                                   \
+    }
+
 extern const char *const cup__non_finite_words[]; /* of cup_non_finite, the same */
 
 /* The fields of an optimizer's options that stand at `at` in a struct. */

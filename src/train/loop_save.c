@@ -215,7 +215,12 @@ cup_status cup_loop_resume(cup_loop *l)
         CUP_TRY(resume_alone(l));
     cup_status status = cup__loop_spread(l);
     cup__loop_whole_free(l);
+    float scale[2];
     if (status == CUP_OK)
         l->skipped = cup_optimizer_skipped(l->optimizer);
+    if (status == CUP_OK && l->optimizer->scale) {
+        status = cup_tensor_read(l->optimizer->scale, scale, sizeof scale);
+        l->loss_scale = (double)scale[0];
+    }
     return status;
 }

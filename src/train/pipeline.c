@@ -12,7 +12,7 @@
 #include "cupola/ops.h"
 #include "grad/tape.h"
 #include "nn/parameters.h"
-#include "optim/optimizer.h"
+#include "optim/loss_scale.h"
 #include "train/schedule.h"
 #include "train/together.h"
 
@@ -108,11 +108,15 @@ static cup_status forward(cup_loop *l, cup__passage *p, int chunk, int64_t i)
     return is_last(l->pipeline, chunk) ? note_more(l, y, i) : l->c->error.status;
 }
 
-/* With the gradient of what was made, or from the loss. */
+/* With the gradient of what was made, or from the loss; from what is owed in any case. */
 static cup_status backward(cup_loop *l, cup__passage *p, int chunk, int64_t i)
 {
     const cup__pipeline *s = l->pipeline;
-    cup_tensor *const made[] = {p->y, p->owed}, *const gradients[] = {p->d, NULL};
+    cup_optimizer *o = l->optimizer;
+    cup_tensor *const made[] = {p->y, p->owed};
+    cup_tensor *const gradients[] = {p->d ? p->d : cup__loss_scale_slope(o, p->y),
+                                     p->owed ? cup__loss_scale_slope(o, p->owed) : NULL};
+    CUP_TRY(l->c->error.status);
     cup__loop_pass(l, "backward", i);
     CUP_TRY(cup_backward_from(l->c, made, gradients, p->owed ? 2 : 1));
     cup_tensor_free(p->y);

@@ -306,11 +306,14 @@ cup_status cup__loop_step(cup_loop *l)
     l->c->stop = stop;
     CUP_TRY(status);
     cup__device *device = l->c->device;
-    int64_t width = l->options.accumulate + 1;
-    float *row = (float *)l->pending->data + l->steps % CUP__PENDING_MOST * width;
-    CUP_TRY(device->calls->copy(device, row, l->losses->data, (size_t)(width - 1) * sizeof *row));
-    CUP_TRY(device->calls->copy(device, row + width - 1, cup_optimizer_norm(l->optimizer)->data,
+    int64_t losses = l->options.accumulate;
+    float *row = (float *)l->pending->data + l->steps % CUP__PENDING_MOST * cup__loop_row(l);
+    CUP_TRY(device->calls->copy(device, row, l->losses->data, (size_t)losses * sizeof *row));
+    CUP_TRY(device->calls->copy(device, row + losses, cup_optimizer_norm(l->optimizer)->data,
                                 sizeof *row));
+    if (l->optimizer->scale)
+        CUP_TRY(device->calls->copy(device, row + losses + 1, l->optimizer->scale->data,
+                                    sizeof *row));
     l->steps++;
     return CUP_OK;
 }
@@ -322,18 +325,20 @@ bool cup__loop_should_read(const cup_loop *l)
 
 static cup_status add_step(cup_loop *l, const cup_training_hooks *hooks)
 {
-    int64_t width = l->options.accumulate + 1;
-    const float *row = l->host_pending + l->read % CUP__PENDING_MOST * width;
+    int64_t losses = l->options.accumulate;
+    const float *row = l->host_pending + l->read % CUP__PENDING_MOST * cup__loop_row(l);
     double loss = 0;
-    for (int64_t i = 0; i < width - 1; i++)
+    for (int64_t i = 0; i < losses; i++)
         loss += (double)row[i];
-    loss /= (double)(width - 1);
-    CUP_TRY(cup__loop_judge(l, loss, (double)row[width - 1]));
+    loss /= (double)losses;
+    if (l->optimizer->scale)
+        l->loss_scale = (double)row[losses + 1];
+    CUP_TRY(cup__loop_judge(l, loss, (double)row[losses]));
     cup_training_point *point = cup__loop_point(l, l->read);
     if (!point)
         return l->c->error.status;
     point->loss = isfinite(loss) ? loss : NAN;
-    point->norm = (double)row[width - 1] / losses_of(l);
+    point->norm = (double)row[losses] / losses_of(l);
     l->read++;
     if (hooks->point)
         hooks->point(point, hooks->user);

@@ -119,7 +119,9 @@ static cup_status make_loop(cup_context *c, cup_trainer *t, const char *folder)
         .between_ndim = 3,
         .between = {t->rows, cup__trainer_length(t), a->model.width},
         .chunks = t->chunks,
-        .non_finite = a->non_finite};
+        .non_finite = a->non_finite,
+        .loss_scale = a->loss_scale,
+        .loss_scale_steps = a->loss_scale_steps};
     t->loop = cup__loop_begin(c, &calls, &options, &cup__training_checkpoints,
                               &(cup__loop_sharers){t->among, t->experts, t->ring});
     if (!t->loop)
@@ -258,6 +260,11 @@ int64_t cup_trainer_steps(const cup_trainer *t)
 int64_t cup_trainer_skipped(const cup_trainer *t)
 {
     return t ? cup_loop_skipped(t->loop) : 0;
+}
+
+double cup_trainer_loss_scale(const cup_trainer *t)
+{
+    return t ? cup_loop_loss_scale(t->loop) : 0;
 }
 
 const cup_training_point *cup_trainer_points(const cup_trainer *t, int64_t *count)

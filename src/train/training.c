@@ -5,6 +5,7 @@
 #include "dispatch/attributes.h"
 #include "nn/config.h"
 #include "nn/gpt.h"
+#include "optim/loss_scale.h"
 #include "optim/schedule.h"
 #include "tensor/context.h"
 #include "train/trainer.h"
@@ -115,6 +116,7 @@ static const cup__field fields[] = {
     {"lora_rank", CUP__LATER(WHOLE), AT(lora_rank), 0, CUP__LORA_RANK_MOST, true, NULL},
     {"lora_alpha", CUP__LATER(REAL), AT(lora_alpha), 0, 1e6, true, NULL},
     {"non_finite", CUP__LATER(CHOICE), AT(non_finite), 0, 0, false, cup__non_finite_words},
+    CUP__LOSS_SCALE_FIELDS(cup_training),
     {0}};
 
 bool cup__training_is_fp8(const cup_training *training)
@@ -141,9 +143,7 @@ cup_status cup__training_check(cup_context *c, cup_training *training)
 {
     cup__precision precision = c->precision;
     CUP_TRY(cup__fields_check(&c->error, "training", fields, training));
-    if (training->dtype != CUP_F32 && training->dtype != CUP_BF16)
-        return cup__fail(&c->error, CUP_DTYPE, "training: the dtype must be f32 or bf16, not %s",
-                         cup_dtype_name(training->dtype));
+    CUP_TRY(cup__loss_scale_choose(c, training->dtype, &training->loss_scale));
     bool fp8 = cup__training_is_fp8(training);
     if (training->precision && !fp8)
         CUP_TRY(cup__precision_find(&c->error, training->precision, &precision));

@@ -52,3 +52,18 @@ TEST(train_remembers_what_becomes_of_them)
                0);
     EXPECT_CONTAINS(out, "\"non_finite\": \"stop\"");
 }
+
+TEST(train_in_f16_tells_its_scale)
+{
+    const char *folder = test_folder();
+    EXPECT_INT(run(folder, "$cupola train --data t.txt --out a --steps 10 --dtype f16 "
+                           "--loss-scale 16777216 " TINY),
+               0);
+    EXPECT_CONTAINS(out, "steps were skipped, as gradients or loss were not finite");
+    EXPECT_INT(run(folder, "cat a/metrics.jsonl"), 0);
+    EXPECT_CONTAINS(out, "\"skipped\": 1, \"loss_scale\": 8388608}");
+    EXPECT_INT(run(folder, "$cupola train --resume --out a --steps 11"), 0);
+    EXPECT_INT(run(folder, "$cupola train --data t.txt --out b --dtype f16 --loss-scale 3 " TINY),
+               2);
+    EXPECT_CONTAINS(out, "a power of two");
+}

@@ -85,8 +85,8 @@ TEST(classifier_refused)
     s.how.mixup = 2;
     expect_refused(&s, s.kept, "mixup");
     s.how.mixup = 0;
-    s.how.dtype = CUP_F16;
-    expect_refused(&s, s.kept, "f32 or bf16");
+    s.how.dtype = CUP_F64;
+    expect_refused(&s, s.kept, "f32, bf16 or f16");
     s.how.dtype = CUP_F32;
     classified_run(&s, "run", false, false, points);
     EXPECT(cup_classification_vacant(s.c, classified_folder("run")) != CUP_OK);

@@ -269,7 +269,7 @@ uninstall: ## removes what make install put there
 lint: $(BUILD)/$(SO) $(BUILD)/tools/tree ## the rules of docs/RULES.md that a machine can check
 	tools/lint
 
-MOST_BYTES := 3600000
+MOST_BYTES := 3700000
 size: all ## what is shipped, stripped, against its budget
 	$(Q)strip -o $(BUILD)/stripped.so $(BUILD)/$(SO)
 	$(Q)size=$$(stat -c %s $(BUILD)/stripped.so); \

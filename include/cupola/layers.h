@@ -195,6 +195,95 @@ CUP_API cup_tensor *cup_conv2d_layer_call(const cup_conv2d_layer *layer, cup_ten
 CUP_API cup_tensor *cup_conv2d_layer_join(const cup_conv2d_layer *layer, cup_tensor *x,
                                           cup_tensor *residual);
 
+/* cup_conv2d_layer along one side, of x [N,in,L], and along three, of x [N,in,D,H,W]: all as there,
+ * see cup_conv1d and cup_conv3d. A kernel of the latter is one size, or depth, height and width;
+ * stride, dilation and padding are one number, one for each side, or padding two for each. */
+typedef struct cup_conv1d_layer {
+    cup_layer layer;
+    cup_activation activation;
+    cup_tensor *weight, *bias;
+    int64_t stride[1], padding[2], dilation[1];
+    bool same;
+    int groups;
+    cup_padding_mode padding_mode;
+} cup_conv1d_layer;
+
+CUP_API cup_status cup_conv1d_layer_new(cup_conv1d_layer *layer, cup_parameters *list,
+                                        const char *name, int64_t in, int64_t out, int64_t kernel,
+                                        const cup_conv2d_layer_options *options);
+CUP_API cup_tensor *cup_conv1d_layer_call(const cup_conv1d_layer *layer, cup_tensor *x);
+
+typedef struct cup_conv3d_layer {
+    cup_layer layer;
+    cup_activation activation;
+    cup_tensor *weight, *bias;
+    int64_t stride[3], padding[6], dilation[3];
+    bool same;
+    int groups;
+    cup_padding_mode padding_mode;
+} cup_conv3d_layer;
+
+CUP_API cup_status cup_conv3d_layer_new(cup_conv3d_layer *layer, cup_parameters *list,
+                                        const char *name, int64_t in, int64_t out,
+                                        const int64_t *kernel, int kernel_count,
+                                        const cup_conv2d_layer_options *options);
+CUP_API cup_tensor *cup_conv3d_layer_call(const cup_conv3d_layer *layer, cup_tensor *x);
+
+/* x [N,in,..] with as many sides as the kernel has sizes, one to three, to activation(the
+ * transposed convolution of it) [N,out,..], see cup_conv_transpose2d. "weight" [in,out/groups,..]
+ * has weight decay; "bias" [out] begins with zeros. */
+typedef struct cup_conv_transpose_layer {
+    cup_layer layer;
+    cup_activation activation;
+    cup_tensor *weight, *bias;
+    int64_t stride[3], padding[6], output_padding[3], dilation[3];
+    int sides, groups;
+} cup_conv_transpose_layer;
+
+typedef struct cup_conv_transpose_layer_options {
+    size_t size;
+    cup_activation activation; /* all but SWIGLU */
+    cup_ints stride, padding, output_padding, dilation; /* none: 1, 0, 0 and 1 */
+    int groups;                                         /* 0: 1 */
+    bool no_bias;
+    cup_initializer initializer; /* of the weight; DEFAULT: NORMAL, with the deviation of
+                                    KAIMING_NORMAL for as many products as a sum has, without
+                                    overlaps that a stride leaves out */
+    double deviation, gain;
+} cup_conv_transpose_layer_options;
+
+CUP_API cup_status cup_conv_transpose_layer_new(cup_conv_transpose_layer *layer,
+                                                cup_parameters *list, const char *name, int64_t in,
+                                                int64_t out, const int64_t *kernel,
+                                                int kernel_count,
+                                                const cup_conv_transpose_layer_options *options);
+CUP_API cup_tensor *cup_conv_transpose_layer_call(const cup_conv_transpose_layer *layer,
+                                                  cup_tensor *x);
+
+/* Ids [B,K], i32 or i64, to the sums, or means, of the K rows of "weight" [count,width] that each
+ * names, [B,width]; or by offsets, see cup_embedding_bag, bags of any size. */
+typedef struct cup_embedding_bag_layer {
+    cup_layer layer;
+    cup_tensor *weight;
+    bool mean;
+} cup_embedding_bag_layer;
+
+typedef struct cup_embedding_bag_layer_options {
+    size_t size;
+    bool mean;
+    cup_initializer initializer; /* DEFAULT: NORMAL */
+    double deviation, gain;
+} cup_embedding_bag_layer_options;
+
+CUP_API cup_status cup_embedding_bag_layer_new(cup_embedding_bag_layer *layer,
+                                               cup_parameters *list, const char *name,
+                                               int64_t count, int64_t width,
+                                               const cup_embedding_bag_layer_options *options);
+CUP_API cup_tensor *cup_embedding_bag_layer_call(const cup_embedding_bag_layer *layer,
+                                                 cup_tensor *ids);
+CUP_API cup_tensor *cup_embedding_bag_layer_pass(const cup_embedding_bag_layer *layer,
+                                                 cup_tensor *ids, cup_tensor *offsets);
+
 /* A mixture of experts in place of an MLP (Shazeer and others 2017, "Outrageously large neural
  * networks"): experts are MLPs without biases, and each row of x [..,width] goes through `each` of
  * them, those to which the router gives the highest probabilities, a softmax in f32 (f64 of f64);
@@ -385,6 +474,49 @@ CUP_API cup_status cup_groupnorm_layer_new(cup_groupnorm_layer *layer, cup_param
                                            const char *name, int64_t channels, int64_t groups,
                                            const cup_norm_layer_options *options);
 CUP_API cup_tensor *cup_groupnorm_layer_call(const cup_groupnorm_layer *layer, cup_tensor *x);
+
+#define CUP_RECURRENT_MOST 8 /* layers on each other */
+
+/* Long short-term memory, and gated recurrent units, over the steps of x [T,N,in] to all h
+ * [T,N,width], see cup_lstm and cup_gru: layers on each other and, where `both`, in both
+ * directions, whose h lie side by side, [T,N,2 width]. Names and shapes are those of PyTorch:
+ * "weight_ih_l0" [gates width,in], "weight_hh_l0", "bias_ih_l0" and "bias_hh_l0", with "_reverse"
+ * behind those of the way back; all begin uniform between -+ 1 / sqrt(width). Weights have weight
+ * decay. */
+typedef struct cup_recurrent_layer {
+    cup_layer layer;
+    int layers, directions, gates;
+    int64_t width;
+    bool no_bias;
+    double dropout;
+    cup_tensor *weights[CUP_RECURRENT_MOST][2][4]; /* of each layer and direction */
+} cup_recurrent_layer;
+typedef cup_recurrent_layer cup_lstm_layer, cup_gru_layer;
+
+typedef struct cup_recurrent_layer_options {
+    size_t size;
+    int layers;     /* 0: 1 */
+    bool both;      /* directions */
+    bool no_bias;
+    double dropout; /* of what goes from layer to layer, in training */
+} cup_recurrent_layer_options;
+
+CUP_API cup_status cup_lstm_layer_new(cup_lstm_layer *layer, cup_parameters *list,
+                                      const char *name, int64_t in, int64_t width,
+                                      const cup_recurrent_layer_options *options);
+CUP_API cup_tensor *cup_lstm_layer_call(const cup_lstm_layer *layer, cup_tensor *x);
+CUP_API cup_status cup_gru_layer_new(cup_gru_layer *layer, cup_parameters *list, const char *name,
+                                     int64_t in, int64_t width,
+                                     const cup_recurrent_layer_options *options);
+CUP_API cup_tensor *cup_gru_layer_call(const cup_gru_layer *layer, cup_tensor *x);
+
+/* The same from h and cells [layers directions,N,width] on, those of a layer's directions one
+ * behind the other; NULL: zeros. `out` takes all h, the last h of each, and the last cells, of
+ * shapes as these; of a gru, which has no cells, NULL. */
+CUP_API cup_status cup_lstm_layer_pass(const cup_lstm_layer *layer, cup_tensor *x, cup_tensor *h,
+                                       cup_tensor *cells, cup_tensor *out[3]);
+CUP_API cup_status cup_gru_layer_pass(const cup_gru_layer *layer, cup_tensor *x, cup_tensor *h,
+                                      cup_tensor *out[2]);
 
 /* A block of a transformer, each half behind a norm and added to what comes in:
  * h = x + attention(norm1(x)), y = h + mlp(norm2(h)). */

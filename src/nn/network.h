@@ -72,17 +72,17 @@ typedef struct cup__network_shape {
 typedef struct cup__network_step {
     cup__step_kind kind;
     int64_t window, stride, padding;
-    int64_t dilation, size[2], cut[4]; /* of images, see network_images.c */
+    int64_t dilation, size[2]; /* of images, see network_images.c */
     int groups, mode, slot;            /* slot: of keep and concat */
     double numbers[3];                 /* of an activation or a norm without tensors */
     bool folded;        /* a conv with the batchnorm behind it, whose tensors are the step's */
     bool sized;         /* a linear that has as many results as there are classes */
-    cup_tensor *tensor; /* of scale, classtoken and positions; the weight of a convtranspose */
-    cup_tensor *more;   /* its bias, or NULL */
+    cup_tensor *tensor; /* of scale, classtoken and positions */
     int64_t places[2], before; /* of positions: of the image that was made tokens, behind so many */
     union {
         cup_layer layer; /* what the others begin with */
         cup_conv2d_layer conv;
+        cup_conv_transpose_layer transposed;
         cup_linear_layer linear;
         cup_batchnorm_layer batchnorm;
         cup_layernorm_layer layernorm;

@@ -1,7 +1,5 @@
 /* The steps of a network that take images and give others: what they make of sizes, their tensors,
  * and what those of them compute that have no layer of their own. */
-#include <math.h>
-
 #include "cupola/functions.h"
 #include "cupola/ops.h"
 #include "nn/network.h"
@@ -86,16 +84,16 @@ static cup_status make_transposed(making *m, const cup__network_line *l, cup__ne
     s->stride = l->stride ? l->stride : 2;
     int64_t reach = s->dilation * (s->window - 1) + 1, over = reach - s->stride;
     bool given = l->padding >= 0;
+    int64_t cut[4], open = given ? l->more : over < 0 ? -over : 0;
     for (int i = 0; i < 4; i++)
-        s->cut[i] = given ? l->padding : over < 0 ? 0 : over / 2 + (i % 2) * (over % 2);
-    s->size[0] = given ? l->more : over < 0 ? -over : 0;
+        cut[i] = given ? l->padding : over < 0 ? 0 : over / 2 + (i % 2) * (over % 2);
     if (in % s->groups || out % s->groups)
         return cup__network_refuse(m, l, "whose channels its groups do not divide");
-    if (s->size[0] >= s->stride || (l->more && !given))
+    if (open >= s->stride || (l->more && !given))
         return cup__network_refuse(m, l, "and outpadding= must be less than the stride, and goes "
                                          "with padding=");
     for (int i = 0; i < 2; i++) {
-        *sides[i] = (*sides[i] - 1) * s->stride + reach + s->size[0] - s->cut[0] - s->cut[1];
+        *sides[i] = (*sides[i] - 1) * s->stride + reach + open - cut[0] - cut[1];
         if (*sides[i] < 1 || *sides[i] > CUP__NETWORK_SIZE / 2)
             return cup_fail(m->n->c, CUP_FORMAT,
                             "line %d of the network: convtranspose makes a side of %lld; change "
@@ -103,18 +101,12 @@ static cup_status make_transposed(making *m, const cup__network_line *l, cup__ne
                             l->number, (long long)*sides[i]);
     }
     m->now.channels = out;
-    const int64_t shape[] = {in, out / s->groups, s->window, s->window};
-    double each = (double)(in / s->groups) * (double)(s->window * s->window) /
-                  (double)(s->stride * s->stride); /* products in a sum */
-    s->tensor = cup_parameter_new(
-        cup_parameters_under(m->list, name), "weight", 4, shape,
-        CUP_OPTIONS(cup_parameter_options, .initializer = CUP_INITIALIZER_NORMAL,
-                    .deviation = sqrt(2 / (each > 1 ? each : 1)), .decay = true, .hidden = true));
-    if (!l->no_bias)
-        s->more = cup_parameter_new(
-            cup_parameters_under(m->list, name), "bias", 1, &out,
-            CUP_OPTIONS(cup_parameter_options, .initializer = CUP_INITIALIZER_ZEROS));
-    return cup_error(m->n->c);
+    return cup_conv_transpose_layer_new(
+        &s->as.transposed, m->list, name, in, out, (int64_t[]){s->window, s->window}, 2,
+        CUP_OPTIONS(cup_conv_transpose_layer_options, .stride = CUP_INTS(s->stride),
+                    .padding = {cut, 4}, .output_padding = CUP_INTS(open),
+                    .dilation = CUP_INTS(s->dilation), .groups = s->groups,
+                    .no_bias = l->no_bias));
 }
 
 static cup_status make_pool(making *m, const cup__network_line *l, cup__network_step *s)
@@ -178,16 +170,6 @@ cup_status cup__network_image_step(making *m, const cup__network_line *l, cup__n
     }
 }
 
-static cup_tensor *transposed(cup_context *c, const cup__network_step *s, cup_tensor *x)
-{
-    return cup_conv_transpose2d(c, x, s->tensor, s->more,
-                                CUP_OPTIONS(cup_conv_transpose_options,
-                                            .stride = CUP_INTS(s->stride), .padding = {s->cut, 4},
-                                            .output_padding = CUP_INTS(s->size[0]),
-                                            .dilation = CUP_INTS(s->dilation),
-                                            .groups = s->groups));
-}
-
 cup_tensor *cup__network_image_call(cup_context *c, const cup__network_step *s, cup_tensor *x)
 {
     const int64_t first[] = {0, 3, 1, 2}, last[] = {0, 2, 3, 1};
@@ -196,7 +178,7 @@ cup_tensor *cup__network_image_call(cup_context *c, const cup__network_step *s, 
                        : cup_adaptive_avg_pool2d(c, x, s->size, 2, true);
     x = cup_permute(c, x, first, 4);
     if (s->kind == CUP__STEP_CONVTRANSPOSE)
-        x = transposed(c, s, x);
+        x = cup_conv_transpose_layer_call(&s->as.transposed, x);
     else if (s->kind == CUP__STEP_UPSAMPLE)
         x = cup_interpolate(c, x, s->size, 2, (cup_interpolation)s->mode, false);
     else if (s->kind == CUP__STEP_PIXELSHUFFLE)

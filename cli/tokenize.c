@@ -162,7 +162,7 @@ const cli_verb verb_tokenize = {
     .examples = "All text of a folder, with GPT-2's tokenizer:\n"
                 "cupola tokenize --data texts --tokenizer gpt2 --out tokens\n"
                 "A tokenizer of 32,768 byte pairs, of packed text:\n"
-                "cupola tokenize --data web.jsonl.zst --learn pairs.json --vocabulary 32768\n"
+                "cupola tokenize --data web.jsonl.gz --learn pairs.json --vocabulary 32768\n"
                 "A model of tokens:\ncupola train --preset gpt2-124m --data tokens --out model\n",
     .options = options,
     .size = sizeof(tokenize_given),

@@ -44,6 +44,7 @@ static void prepare(const char *folder)
     EXPECT_INT(shell(folder, "{ seq 9999; echo Once upon a time; seq 9999; } >book.txt; "
                              "cp book.txt shakespeare.txt; echo 1 >begin.txt; "
                              "mkdir texts; cp book.txt texts; "
+                             "echo '{\"text\": \"Once upon a time\"}' | gzip >web.jsonl.gz; "
                              "cupola train --data book.txt --tokenizer bpe --vocabulary 270 "
                              "--layers 1 --heads 1 --width 16 --context 16 --batch 1 --steps 1 "
                              "--out gpt2; "

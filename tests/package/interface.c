@@ -60,7 +60,7 @@ TEST(interface_structs_that_callers_fill_have_a_size)
     int failed = test_command(
         out, sizeof out,
         "tools/interface >'%s/now.txt' && grep -o 'const cup_[a-z0-9_]* [*]' '%s/now.txt' | "
-        "cut -d' ' -f2 | sort -u | grep -vxE '%s|cup_[a-z0-9]*_layer' | while read -r type; do "
+        "cut -d' ' -f2 | sort -u | grep -vxE '%s|cup_[a-z0-9_]*_layer' | while read -r type; do "
         "if grep -q \"^struct $type:\" '%s/now.txt' && "
         "! grep -qxF \"field $type.size: at 0\" '%s/now.txt'; then echo \"$type\"; fi; done",
         folder, folder, others, folder, folder);

@@ -9,20 +9,22 @@
 
 cup_context *test_noted;
 
+/* What a dry GPU asks of the driver needs one that is open. */
+static cup_context *opened;
+
 /* A dry GPU like the one of this machine, or of the architecture that is asked for. */
 static cup_context *open_dry(void)
 {
     const char *arch = getenv("TEST_AHEAD");
     cup_context *dry = NULL, *gpu = NULL;
     if (!arch) {
-        gpu = cup_context_new(CUP_OPTIONS(cup_options, .device = "cuda"));
+        gpu = opened = cup_context_new(CUP_OPTIONS(cup_options, .device = "cuda"));
         if (cup_error(gpu) != CUP_OK)
             test_skip("no GPU: %s", cup_error_text(gpu));
         const cup__gpu_facts *facts = cup__cuda_facts(cup__cuda_of(gpu->device));
         dry = cup__context_dry(facts->arch);
         EXPECT(dry && cup_error(dry) == CUP_OK);
         cup__dry_like(cup__cuda_of(dry->device), facts);
-        cup_context_free(gpu);
         return dry;
     }
     dry = cup__context_dry(arch);
@@ -41,7 +43,8 @@ static int compile_noted(void)
     if (error.status != CUP_OK)
         test_fail(__FILE__, __LINE__, "%s", error.text);
     cup_context_free(test_noted);
-    test_noted = NULL;
+    cup_context_free(opened);
+    test_noted = opened = NULL;
     return count;
 }
 

@@ -84,10 +84,10 @@ __attribute__((constructor)) static void add_all(void)
     for (const cup__row *row = cup__rows; row->name; row++) {
         char name[96];
         snprintf(name, sizeof name, "op_%s", row->name);
-        test_add(name, __FILE__, __LINE__, check_cpu, (void *)(uintptr_t)row, 120);
+        test_add(name, __FILE__, __LINE__, check_cpu, (void *)(uintptr_t)row, 300);
         if (!row->op->gradient)
             continue;
         snprintf(name, sizeof name, "gradient_%s", row->name);
-        test_add(name, __FILE__, __LINE__, check_gradient, (void *)(uintptr_t)row, 120);
+        test_add(name, __FILE__, __LINE__, check_gradient, (void *)(uintptr_t)row, 300);
     }
 }

@@ -200,7 +200,9 @@ ASAN_RANDOM := attention attention_grad attention_lse conv2d conv2d_join conv2d_
     linear_int4 linear_quantize linear_dropout linear_swiglu linear_silu linear_weight_grad
 ASAN_K := -gradient_attention -gradient_conv -deterministic_ops -examples_run -bpe_cache -ends_soon \
     -launchers_ -meets_a_full_disk_ -deterministic_runs_of -equal_losses \
-    -survives_kills -survives_a_stop -killed_at_any -names_who_is_slow -training_says_what_experts \
+    -survives_kills -survives_a_stop -killed_at_any -names_who_is_ -training_says_what_ \
+    -are_whole_after_a -parts_go_on_as -experts_go_on_as -parallel_runs_with_muon \
+    -parallel_parts_with_split -parallel_parts_that -parallel_stages_with_split -parallel_stages_of \
     -parallel_experts_that_all_have -parallel_experts_with_split -parallel_experts_beside \
     -parallel_texts_in_parts_beside -parallel_texts_in_parts_drop -parallel_parts_drop \
     -parallel_stages_drop -parallel_stages_are_copied -parallel_chunks_are_copied \

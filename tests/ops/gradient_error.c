@@ -8,9 +8,7 @@
 #include "prof/check.h"
 
 #define MOST_INPUTS 64
-#define PROBES 12     /* elements of an input that are moved */
-#define PROBES_LARGE 4 /* where inputs have over LARGE elements together */
-#define LARGE 16384
+#define PROBES 12 /* elements of an input that are moved */
 #define STEP 1e-5
 
 typedef struct probe {
@@ -18,7 +16,7 @@ typedef struct probe {
     const cup__row *row;
     const cup__sample *sample;
     cup_tensor *in[MOST_INPUTS];
-    int count, probes;
+    int count;
     cup_tensor *weights[CUP__MAX_OUT];
 } probe;
 
@@ -65,9 +63,9 @@ static double worst_of_input(probe *p, cup_tensor *in)
 {
     cup_tensor *d = cup_grad(in);
     double worst = 0;
-    for (int k = 0; k < p->probes && k < in->count; k++) {
+    for (int k = 0; k < PROBES && k < in->count; k++) {
         int64_t at =
-            in->count <= p->probes ? k : (int64_t)((uint64_t)k * 2654435761u % (uint64_t)in->count);
+            in->count <= PROBES ? k : (int64_t)((uint64_t)k * 2654435761u % (uint64_t)in->count);
         double *element = (double *)in->data + at;
         double step = STEP * (1 + fabs(*element));
         double up = loss_at(p, element, *element + step);
@@ -81,14 +79,6 @@ static double worst_of_input(probe *p, cup_tensor *in)
     return worst;
 }
 
-static int probes_of(const probe *p)
-{
-    int64_t elements = 0;
-    for (int i = 0; i < p->count; i++)
-        elements += p->in[i] ? p->in[i]->count : 0;
-    return elements > LARGE ? PROBES_LARGE : PROBES;
-}
-
 double test_gradient_error(cup_context *c, const cup__row *row, const cup__sample *sample)
 {
     probe p = {.c = c, .row = row, .sample = sample};
@@ -97,7 +87,6 @@ double test_gradient_error(cup_context *c, const cup__row *row, const cup__sampl
                                  MOST_INPUTS);
     if (p.count < 0)
         return NAN;
-    p.probes = probes_of(&p);
     for (int i = 0; i < p.count; i++)
         if (p.in[i] && p.in[i]->dtype == CUP_F64)
             cup_require_grad(p.in[i]);

@@ -32,12 +32,11 @@ static void run_stage(cup_context *c, cup_comm *comm, layered_how how, outcome *
     layered_end(&m, loop);
 }
 
-/* Sums in another order move gradients by more than losses, as steps go on. */
 static void expect_same(int stage, const outcome *a, const outcome *b, double most)
 {
     for (int i = 0; i < LAYERED_STEPS; i++)
         if (!(fabs(a->loss[i] - b->loss[i]) <= most) ||
-            !(fabs(a->norm[i] - b->norm[i]) <= (most > 0 ? 4 * most : 1e-6)))
+            !(fabs(a->norm[i] - b->norm[i]) <= (most > 0 ? most : 1e-6)))
             wrong("stage %d, step %d: loss %.9g and %.9g, norm %.9g and %.9g", stage, i, a->loss[i],
                   b->loss[i], a->norm[i], b->norm[i]);
 }
@@ -65,8 +64,10 @@ static void run_stages(cup_context *c, cup_comm *comm, void *user)
     }
 }
 
+/* By our own products, whose sums have one order on every processor: a library's differ with it. */
 TEST(stages_are_the_run_of_one)
 {
+    setenv("CUP_BLAS", "off", 1);
     together(2, run_stages, &(layered_how){0});
     together(4, run_stages, &(layered_how){0});
     together(4, run_stages, &(layered_how){.clip = 0.5});

@@ -14,7 +14,7 @@
  * has all the weight it takes the difference of two equal numbers. */
 #define ROWS 128
 
-/* What f32 loses in sums of terms near 1 that cancel; a plain computation may lose nothing there. */
+/* What f32 loses in sums of terms near 1 that cancel, where a plain way may lose nothing. */
 #define SLACK 2e-6
 
 typedef struct drawn {

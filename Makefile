@@ -149,6 +149,10 @@ random: $(COMMAND) ## random calls of every op on the CPU, others each time; CAL
 gpu: $(BUILD)/test $(COMMAND) $(BUILD)/tools/tree $(FAKE) ## all that a GPU can tell, and its line in bench/checked.tsv; K=word SEED=1 CALLS=20000 KERNELS=5000 GOALS=1
 	$(Q)tools/gpu $(BUILD) $(K)
 
+.PHONY: cards
+cards: $(BUILD)/test $(COMMAND) $(BUILD)/bench/gpt_steps $(BUILD)/bench/together ## what several GPUs do together, checked and timed; K="equal tokens sums offload shared save peer" GPUS=n TOTAL=300
+	$(Q)tools/cards $(BUILD) $(K)
+
 .PHONY: sanitize
 sanitize: $(COMMAND) ## compute-sanitizer's four tools over every family of kernels on a GPU; CALLS=40 SEED=1 TOOLS="memcheck"
 	tools/sanitize $(BUILD)

@@ -3,9 +3,14 @@ random tokens that lie on the device, autocast to bf16, AdamW and clipping inclu
 
     python3 bench/gpt_peer.py [--model NAME...] [--eager] [--steps 30] [--batch N]
 
+Under torchrun each process has such a batch on a GPU of its own, by DistributedDataParallel:
+
+    torchrun --standalone --nproc-per-node 2 bench/gpt_peer.py --model gpt2-124m
+
 Prints tokens a second, ms a step and the peak of memory of each, compiled by torch.compile unless
 --eager is given. Vocabularies are rounded up to multiples of 128, which is faster there."""
 import argparse
+import os
 import time
 
 import torch
@@ -13,6 +18,8 @@ from torch import nn
 from torch.nn import functional as F
 
 WARM = 8
+RANK, COUNT = (int(os.environ.get(name, usual)) for name, usual in
+               (("LOCAL_RANK", 0), ("WORLD_SIZE", 1)))
 
 
 class Block(nn.Module):
@@ -100,7 +107,9 @@ def run(name, steps, batch, eager):
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, betas=(0.9, 0.95),
                                   weight_decay=0.1, fused=True)
     tokens, targets = (torch.randint(shape[4], (batch, context), device="cuda") for _ in range(2))
-    forward = model if eager else torch.compile(model)
+    whole = nn.parallel.DistributedDataParallel(
+        model, [RANK], gradient_as_bucket_view=True) if COUNT > 1 else model
+    forward = whole if eager else torch.compile(whole)
     started = time.time()
 
     def step():
@@ -122,7 +131,10 @@ def run(name, steps, batch, eager):
     torch.cuda.synchronize()
     seconds = (time.time() - started) / steps
     how = "eager" if eager else "compiled"
-    print(f"{name:10} batch {batch}: {batch * context / seconds * 1e-3:8.1f} thousand tokens/s, "
+    tokens = batch * context * COUNT
+    if RANK:
+        return
+    print(f"{name:10} batch {batch} on {COUNT}: {tokens / seconds * 1e-3:8.1f} thousand tokens/s, "
           f"{seconds * 1e3:7.2f} ms a step, peak {torch.cuda.max_memory_allocated() * 1e-9:.2f} "
           f"GB, {how}; loss {first.item():.4f} to {last.item():.4f}, {warm:.1f} s for the first "
           f"{WARM}", flush=True)
@@ -136,8 +148,13 @@ def main():
     parser.add_argument("--eager", action="store_true")
     a = parser.parse_args()
     torch.set_float32_matmul_precision("high")
+    torch.cuda.set_device(RANK)
+    if COUNT > 1:
+        torch.distributed.init_process_group("nccl", device_id=torch.device("cuda", RANK))
     for name in a.model:
         run(name, a.steps, a.batch, a.eager)
+    if COUNT > 1:
+        torch.distributed.destroy_process_group()
 
 
 if __name__ == "__main__":

@@ -3,7 +3,8 @@
  * clipping included.
  * Build and run: make build/bench/gpt_steps && build/bench/gpt_steps [device [model [batch [steps
  * [policy of what is computed again [MB of logits]]]]]]; bench/gpt_peer.py is the same in
- * PyTorch. */
+ * PyTorch. Under a launcher each process has such a batch on a GPU of its own:
+ * cupola launch --processes 2 -- build/bench/gpt_steps cuda gpt2-124m */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -34,9 +35,11 @@ static const shape shapes[] = {
       .norm = CUP_NORM_KIND_RMSNORM, .mlp = CUP_MLP_KIND_SWIGLU, .untied = true},
      8}};
 
-/* What the command line says. */
+/* What the command line says, and the launcher. */
 typedef struct wishes {
     const char *device;
+    cup_launched run;
+    cup_comm *comm;
     int64_t batch, steps, logits;
     cup_recompute_policy policy;
 } wishes;
@@ -94,14 +97,15 @@ static cup_tensor *random_tokens(cup_context *c, const cup_gpt_config *config, i
     return tokens;
 }
 
-static void tell(cup_context *c, const shape *s, const training *t, int64_t batch, double whole)
+static void tell(cup_context *c, const shape *s, const training *t, int64_t batch, int processes,
+                 double whole)
 {
     cup_memory memory = {0};
-    double step = seconds_of(t);
+    double step = seconds_of(t), tokens = (double)(batch * processes * s->config.context);
     cup_memory_use(c, &memory);
-    printf("%-10s batch %lld: %8.1f thousand tokens/s, %7.2f ms a step, peak %.2f GB (%.2f "
+    printf("%-10s batch %lld on %d: %8.1f thousand tokens/s, %7.2f ms a step, peak %.2f GB (%.2f "
            "reserved); loss %.4f to %.4f in %lld steps, %.1f s with all that comes before\n",
-           s->name, (long long)batch, (double)(batch * s->config.context) / step * 1e-3, step * 1e3,
+           s->name, (long long)batch, processes, tokens / step * 1e-3, step * 1e3,
            (double)memory.peak_allocated * 1e-9, (double)memory.peak_reserved * 1e-9, t->first,
            t->last, (long long)t->done, whole);
 }
@@ -120,26 +124,33 @@ static void train(cup_context *c, const shape *s, training *t, const wishes *w)
     cup_loop *loop = cup_loop_new(
         t->model->parameters, CUP_OPTIONS(cup_loop_calls, .loss = loss, .user = t),
         CUP_OPTIONS(cup_loop_options,
+                    .comm = w->comm, .accumulate = w->run.count,
                     .schedule = {.high = 1e-4, .low = 1e-4, .warmup = steps, .steps = steps},
                     .optimizer = {.method = CUP_METHOD_ADAMW, .weight_decay = 0.1,
                                   .clip = 1}));
     cup_loop_run(loop, CUP_OPTIONS(cup_training_hooks, .point = point, .user = t));
-    if (cup_error(c) == CUP_OK)
-        tell(c, s, t, batch, now() - start);
+    if (cup_error(c) == CUP_OK && w->run.rank == 0)
+        tell(c, s, t, batch, w->run.count, now() - start);
     cup_loop_free(loop);
 }
 
-static int run(const shape *s, const wishes *w)
+static int run(const shape *s, wishes *w)
 {
     static training t;
+    char device[32];
     memset(&t, 0, sizeof t);
-    cup_context *c = cup_context_new(CUP_OPTIONS(cup_options, .device = w->device, .seed = 1));
-    train(c, s, &t, w);
+    snprintf(device, sizeof device, w->run.count > 1 ? "%s:%d" : "%s", w->device,
+             w->run.local_rank);
+    cup_context *c = cup_context_new(CUP_OPTIONS(cup_options, .device = device, .seed = 1));
+    w->comm = w->run.count > 1 ? cup_comm_new(c, NULL) : NULL;
+    if (cup_error(c) == CUP_OK)
+        train(c, s, &t, w);
     int failed = cup_error(c) != CUP_OK;
     if (failed)
         printf("%s: %s\n", s->name, cup_error_text(c));
     fflush(stdout);
     cup_gpt_free(t.model);
+    cup_comm_free(w->comm);
     cup_context_free(c);
     return failed;
 }
@@ -152,6 +163,7 @@ int main(int argc, char **argv)
                 .steps = argc > 4 ? atoll(argv[4]) : 80,
                 .logits = argc > 6 ? atoll(argv[6]) : 0};
     int failed = 0, found = 0;
+    cup_launched_look(NULL, &w.run);
     bool known = argc <= 5 || cup_recompute_policy_find(argv[5], &w.policy);
     if (w.batch < 0 || w.steps < 1 || w.steps > MOST || w.logits < 0 || !known) {
         fprintf(stderr, "gpt_steps: batches are from 1 and steps from 1 to %d; policies are none, "

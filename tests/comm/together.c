@@ -14,6 +14,14 @@
 #define MOST 16
 
 static together_end *own;
+static const char *kind = "cpu";
+static bool one_order;
+
+void together_on(const char *device, bool deterministic)
+{
+    kind = device;
+    one_order = deterministic;
+}
 
 static double now(void)
 {
@@ -44,7 +52,11 @@ static void live(int rank, const cup_comm_options *options, together_body body, 
 {
     cup_comm_options mine = *options;
     mine.rank = rank;
-    cup_context *c = cup_context_new(CUP_OPTIONS(cup_options, .device = "cpu", .threads = 1));
+    bool cpu = !strcmp(kind, "cpu");
+    char device[32];
+    snprintf(device, sizeof device, cpu ? "%s" : "%s:%d", kind, rank);
+    cup_context *c = cup_context_new(CUP_OPTIONS(cup_options, .device = device, .threads = cpu,
+                                                 .deterministic = one_order));
     cup_comm *m = cup_comm_new(c, &mine);
     if (m)
         body(c, m, user);

@@ -8,6 +8,9 @@
 typedef void (*together_body)(cup_context *c, cup_comm *m, void *user);
 void wrong(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
+/* What they compute on from now on: "cpu", as at first, or "cuda", on which each rank has a GPU. */
+void together_on(const char *device, bool deterministic);
+
 /* Where they meet. */
 const char *together_address(void);
 

@@ -11,9 +11,11 @@ mean of three seeds each, PyTorch with channels last, autocast to bf16 and first
 augmentation of its own; the means must be at most 0.2 points apart. What is trained how is read
 from the run's state.json. Exit code 1: not so."""
 import argparse
+import concurrent.futures
 import csv
 import ctypes
 import json
+import multiprocessing
 import os
 import re
 import subprocess
@@ -245,8 +247,17 @@ class Epochs:
         return self.padded[which[:, None, None], y[:, :, None], x[:, None, :]], self.labels[which]
 
 
-def their_accuracy(args, how, kept, images, tensors, seed):
+def run_of(args):
+    """How the first seed's run was trained, and what it ended with."""
+    folder = os.path.join(args.out, f"seed{SEEDS[0]}")
+    return training_of(folder), read_safetensors(os.path.join(folder, "model.safetensors"))
+
+
+def their_accuracy(args, seed):
+    torch.backends.cudnn.benchmark = True
     torch.manual_seed(seed)
+    images, kept = Images(args, 0), Images(args, 1)
+    how, tensors = run_of(args)
     model = model_of(args, how, images)
     training = Training(model, how, args.device == "cuda")
     epochs = Epochs(how, *images.all(), args.device, seed)
@@ -263,6 +274,17 @@ def their_accuracy(args, how, kept, images, tensors, seed):
         right = sum((scores(p).argmax(1).cpu() == l).sum().item()
                     for p, l in zip(pixels.split(1000), labels.split(1000)))
     return 100 * right / kept.count
+
+
+def their_accuracies(args):
+    """All seeds side by side, in processes of their own: eager steps are bound by their launches."""
+    with concurrent.futures.ProcessPoolExecutor(
+            len(SEEDS), multiprocessing.get_context("spawn")) as pool:
+        found = []
+        for seed, value in zip(SEEDS, pool.map(their_accuracy, [args] * len(SEEDS), SEEDS)):
+            found.append(value)
+            print(f"PyTorch, seed {seed}: {value:.2f} %", flush=True)
+        return found
 
 
 def our_accuracies(args):
@@ -288,20 +310,16 @@ def spread(values):
 
 
 def accuracy(args):
-    torch.backends.cudnn.benchmark = True
     start = time.time()
     ours = our_accuracies(args)
     between = time.time()
-    folder = os.path.join(args.out, f"seed{SEEDS[0]}")
-    how, tensors = training_of(folder), read_safetensors(os.path.join(folder, "model.safetensors"))
-    images, kept, theirs = Images(args, 0), Images(args, 1), []
-    for seed in SEEDS:
-        theirs.append(their_accuracy(args, how, kept, images, tensors, seed))
-        print(f"PyTorch, seed {seed}: {theirs[-1]:.2f} %", flush=True)
+    theirs = their_accuracies(args)
     apart = sum(ours) / len(ours) - sum(theirs) / len(theirs)
+    how, images = run_of(args)[0], Images(args, 1)
     print(f"{args.network} at {images.height}x{images.width}, {how['steps']} steps of "
-          f"{how['batch']}: ours {spread(ours)} ({between - start:.1f} s, side by side); PyTorch "
-          f"{spread(theirs)} ({time.time() - between:.1f} s); {apart:+.3f} points", flush=True)
+          f"{how['batch']}: ours {spread(ours)} ({between - start:.1f} s); PyTorch "
+          f"{spread(theirs)} ({time.time() - between:.1f} s, both side by side); {apart:+.3f} "
+          f"points", flush=True)
     return abs(apart) <= 0.2
 
 

@@ -2,23 +2,29 @@
  * ViT-B/16, of 224 x 224 and 1,000 classes, in bf16 with master weights, on images that lie on the
  * device. What a step computes is what `cupola train --task classify` does.
  * Build and run: make build/bench/images_steps && build/bench/images_steps [device [network [batch
- * [steps [FOLDER]]]]]; bench/images_peer.py is the same in PyTorch. With a folder, which must be
- * there, 1,024 images are written into it and a network that is known by name is trained on them
- * by the classifier, which makes each batch on the host. */
+ * [steps [FOLDER [SIDE]]]]]]; bench/images_peer.py is the same in PyTorch. With a folder, which
+ * must be there, images are written into it and a network that is known by name is trained on them
+ * by the classifier, which makes each batch on the host: 1,024 in an array, or, with a side, 2,048
+ * JPEGs of side x side, which are decoded and scaled for each batch. */
 #include <math.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
+#include <unistd.h>
 
 #include "cupola/cupola.h"
+
+#include "images_jpeg.h"
 
 #define SIDE 224
 #define CLASSES 1000
 #define WARM 16
 #define MOST 4096
 #define IMAGES 1024
+#define FILES 2048
+#define FOLDERS 200
 
 static const char vit[] = "conv 768 kernel=16 stride=16 padding=0\ntokens\nclasstoken\npositions\n"
                           "repeat 12\ntransformer heads=12\nend\nlayernorm\nfirsttoken\n"
@@ -155,20 +161,35 @@ static bool write_array(const char *folder, const char *name, const char *shape,
     return f && fclose(f) == 0 && good;
 }
 
+/* The images of a folder, which are written first: files of a side, or with side 0 an array. */
+static cup_images *images_of(cup_context *c, const char *folder, int side)
+{
+    if (!side && (!write_array(folder, "train_images.npy", " 224, 224, 3", SIDE * SIDE * 3) ||
+                  !write_array(folder, "train_labels.npy", "", 1))) {
+        fprintf(stderr, "images_steps: no arrays can be written into %s\n", folder);
+        return NULL;
+    }
+    double bytes = side ? jpeg_folder(folder, FILES, FOLDERS, side) : 0;
+    if (side && bytes == 0) {
+        fprintf(stderr, "images_steps: no JPEGs can be written into %s; it must be there, and "
+                        "libturbojpeg.so.0, or CUP_LIBTURBOJPEG names it\n", folder);
+        return NULL;
+    }
+    if (side)
+        printf("%d JPEGs of %dx%d, %.1f KB each, on %d threads: ", FILES, side, side, bytes * 1e-3,
+               (int)sysconf(_SC_NPROCESSORS_ONLN));
+    return cup_images_load(c, folder, CUP_SPLIT_TRAIN,
+                           CUP_OPTIONS(cup_images_options, .height = SIDE, .width = SIDE,
+                                       .as_needed = side > 0));
+}
+
 /* The classifier itself, with batches that are made on the host while the device is at work. */
-static int classify(const char *device, const net *n, int64_t batch, int64_t steps,
-                    const char *folder)
+static int classify(cup_context *c, const net *n, int64_t batch, int64_t steps,
+                    const cup_images *images)
 {
     static cup_classification how;
     static training t;
     memset(&t, 0, sizeof t);
-    if (!write_array(folder, "train_images.npy", " 224, 224, 3", SIDE * SIDE * 3) ||
-        !write_array(folder, "train_labels.npy", "", 1)) {
-        fprintf(stderr, "images_steps: no arrays can be written into %s\n", folder);
-        return 1;
-    }
-    cup_context *c = cup_context_new(CUP_OPTIONS(cup_options, .device = device, .seed = 1));
-    cup_images *images = cup_images_load(c, folder, CUP_SPLIT_TRAIN, NULL);
     cup_classification_start(c, n->name, images, 1, &how);
     how.dtype = CUP_BF16;
     how.batch = batch;
@@ -184,6 +205,15 @@ static int classify(const char *device, const net *n, int64_t batch, int64_t ste
     else
         tell(c, n, &t, batch, now() - start);
     cup_classifier_free(m);
+    return failed;
+}
+
+static int classify_folder(const char *device, const net *n, int64_t batch, int64_t steps,
+                           const char *folder, int side)
+{
+    cup_context *c = cup_context_new(CUP_OPTIONS(cup_options, .device = device, .seed = 1));
+    cup_images *images = images_of(c, folder, side);
+    int failed = images || cup_error(c) ? classify(c, n, batch, steps, images) : 1;
     cup_images_free(images);
     cup_context_free(c);
     return failed;
@@ -211,9 +241,10 @@ int main(int argc, char **argv)
     const char *device = argc > 1 ? argv[1] : "cuda", *name = argc > 2 ? argv[2] : "all";
     int64_t batch = argc > 3 ? atoll(argv[3]) : 0, steps = argc > 4 ? atoll(argv[4]) : 80;
     const char *folder = argc > 5 ? argv[5] : NULL;
-    int failed = 0, found = 0;
-    if (batch < 0 || steps < 1 || steps > MOST) {
-        fprintf(stderr, "images_steps: batches are from 1 and steps from 1 to %d\n", MOST);
+    int failed = 0, found = 0, side = argc > 6 ? atoi(argv[6]) : 0;
+    if (batch < 0 || steps < 1 || steps > MOST || side < 0 || side > 4096) {
+        fprintf(stderr, "images_steps: batches are from 1, steps from 1 to %d and sides to 4096\n",
+                MOST);
         return 2;
     }
     for (size_t i = 0; i < sizeof nets / sizeof *nets; i++)
@@ -222,7 +253,7 @@ int main(int argc, char **argv)
             found++;
             if (folder && nets[i].text)
                 continue;
-            failed |= folder ? classify(device, &nets[i], each, steps, folder)
+            failed |= folder ? classify_folder(device, &nets[i], each, steps, folder, side)
                              : run(device, &nets[i], each, steps);
         }
     if (!found)

@@ -14,12 +14,12 @@
 
 /* Runs the call dry by the implementation that is taken. */
 static cup_status run_call(cup_context *c, const cup__row *row, const cup__sample *sample,
-                           cup_dtype dtype)
+                           cup_dtype dtype, cup__filling filling)
 {
     cup_tensor *in[MOST_INPUTS];
     cup__call call;
-    int count =
-        cup__sample_inputs(c, row, sample, dtype, dtype, CUP__ROW_MAJOR, 0, in, MOST_INPUTS);
+    int count = cup__sample_inputs_filled(c, row, sample, dtype, dtype, CUP__ROW_MAJOR, 0, filling,
+                                          in, MOST_INPUTS);
     if (count < 0)
         return c->error.status;
     CUP_TRY(cup__call_begin(&call, c, row, in, count, sample->attributes));
@@ -28,19 +28,30 @@ static cup_status run_call(cup_context *c, const cup__row *row, const cup__sampl
     return taken ? cup__call_run(&call, taken) : CUP_UNSUPPORTED;
 }
 
-/* Takes the words off the attributes that the op has not: how f32 products may round, and how the
- * inputs lie, which changes nothing here. */
-static cup_status take_words(cup_context *c, char *attributes)
+/* Takes a word off the attributes, and what stands behind its `=`; whether it is there. */
+static bool take_word(char *attributes, const char *name, char value[32])
 {
-    char *at = strstr(attributes, "precision="), *end;
-    cup_status status = cup_precision(c, at ? at + strlen("precision=") : "highest");
-    if (at)
-        *at = 0;
-    at = strstr(attributes, "transposed=1");
-    if (at)
-        *at = 0;
+    size_t length = strlen(name);
+    char *at = strstr(attributes, name);
+    if (!at || (at > attributes && at[-1] != ' ') || at[length] != '=')
+        return false;
+    char *end = at + length + 1 + strcspn(at + length + 1, " ");
+    snprintf(value, 32, "%.*s", (int)(end - at - (int)length - 1), at + length + 1);
+    end += strspn(end, " ");
+    memmove(at, end, strlen(end) + 1);
     for (end = attributes + strlen(attributes); end > attributes && end[-1] == ' ';)
         *--end = 0;
+    return true;
+}
+
+/* What no attribute of the op is: how f32 products may round, and how the inputs lie. */
+static cup_status take_words(cup_context *c, char *attributes, cup__filling *filling)
+{
+    char value[32] = "highest";
+    take_word(attributes, "precision", value);
+    cup_status status = cup_precision(c, value);
+    filling->reversed = take_word(attributes, "transposed", value) && *value == '1';
+    filling->channels_last = take_word(attributes, "channels_last", value) && *value == '1';
     return status;
 }
 
@@ -64,12 +75,13 @@ static void read_line(cup_context *c, char *line)
     if (own && own->attributes)
         memcpy(attributes, own->attributes, row->attributes_size);
     cup__sample sample = {field[1], attributes};
+    cup__filling filling = {0};
     cup_scope_open(c);
-    cup_status status = take_words(c, field[3]);
+    cup_status status = take_words(c, field[3], &filling);
     if (status == CUP_OK)
         status = cup__attributes_parse(&c->error, row, field[3], attributes);
     if (status == CUP_OK)
-        status = run_call(c, row, &sample, dtype);
+        status = run_call(c, row, &sample, dtype, filling);
     if (status != CUP_OK)
         fprintf(stderr, "%s %s: %s\n", field[0], field[1], c->error.text);
     cup__error_clear(&c->error);

@@ -436,6 +436,16 @@ CONVOLUTIONS = (
     (64, 512, 7, 2048, 1, 1, 1), (64, 1024, 14, 2048, 1, 2, 1), (64, 2048, 7, 512, 1, 1, 1),
     (64, 512, 7, 512, 3, 1, 1), (64, 96, 56, 96, 7, 1, 96), (64, 192, 28, 192, 7, 1, 192),
     (64, 384, 14, 384, 7, 1, 384), (64, 768, 7, 768, 7, 1, 768))
+# A U-Net of Ronneberger, Fischer and Brox 2015 on 64 images of 128x128, padded; those of stride 2
+# are its transposed ones, whose forward is the gradient of the image here.
+UNET = (
+    (64, 3, 128, 64, 3, 1, 1), (64, 64, 128, 64, 3, 1, 1), (64, 64, 64, 128, 3, 1, 1),
+    (64, 128, 64, 128, 3, 1, 1), (64, 128, 32, 256, 3, 1, 1), (64, 256, 32, 256, 3, 1, 1),
+    (64, 256, 16, 512, 3, 1, 1), (64, 512, 16, 512, 3, 1, 1), (64, 512, 8, 1024, 3, 1, 1),
+    (64, 1024, 8, 1024, 3, 1, 1), (64, 512, 16, 1024, 2, 2, 1), (64, 1024, 16, 512, 3, 1, 1),
+    (64, 256, 32, 512, 2, 2, 1), (64, 512, 32, 256, 3, 1, 1), (64, 128, 64, 256, 2, 2, 1),
+    (64, 256, 64, 128, 3, 1, 1), (64, 64, 128, 128, 2, 2, 1), (64, 128, 128, 64, 3, 1, 1),
+    (64, 64, 128, 2, 1, 1, 1))
 
 
 def channels_last(shape, d):
@@ -445,22 +455,22 @@ def channels_last(shape, d):
 def convolution(d, x, w, stride, groups):
     x, w = channels_last(x, d), channels_last(w, d)
     torch.backends.cudnn.benchmark = True
-    return lambda: F.conv2d(x, w, None, stride, w.shape[2] // 2, 1, groups)
+    return lambda: F.conv2d(x, w, None, stride, (w.shape[2] - 1) // 2, 1, groups)
 
 
 def convolution_grad(d, dy, x, w, stride, groups, which):
     x, w, dy = channels_last(x, d), channels_last(w, d), channels_last(dy, d)
     torch.backends.cudnn.benchmark = True
-    pad = w.shape[2] // 2
+    pad = (w.shape[2] - 1) // 2
     return lambda: ATEN.convolution_backward(dy, x, w, None, [stride] * 2, [pad] * 2, [1] * 2,
                                              False, [0] * 2, groups, which)[0 if which[0] else 1]
 
 
-def conv_rows():
-    for n, c, side, o, k, stride, groups in CONVOLUTIONS:
+def conv_rows(layers=CONVOLUTIONS):
+    for n, c, side, o, k, stride, groups in layers:
         out = (side - 1) // stride + 1
         x, w, y = (n, c, side, side), (o, c // groups, k, k), (n, o, out, out)
-        text = f"stride={stride} padding={k // 2} same=0 dilation=1 groups={groups}"
+        text = f"stride={stride} padding={(k - 1) // 2} same=0 dilation=1 groups={groups}"
         shown = ["x".join(map(str, s)) for s in (x, w, y)]
         yield Row("conv2d", f"{shown[0]} {shown[1]} -", "bf16",
                   lambda d, x, w, _, s=stride, g=groups: convolution(d, x, w, s, g), text,
@@ -504,7 +514,7 @@ def factor_rows():
 
 PARTS = {"elementwise": elementwise_rows, "norm": norm_rows, "row": row_rows, "order": order_rows,
          "update": update_rows, "product": product_rows, "attention": attention_rows,
-         "conv": conv_rows, "factor": factor_rows}
+         "conv": conv_rows, "unet": lambda: conv_rows(UNET), "factor": factor_rows}
 
 
 def all_rows(parts):

@@ -16,9 +16,9 @@ typedef struct train_given {
     const char *memory_page, *decline, *from, *text_field, *recompute, *non_finite, *order;
     bool again; /* no option: a run that was started again goes on from its checkpoint */
     bool tune, tensorboard, ops, resume, overwrite, stochastic, untied, deterministic;
-    bool save_background, qk_norm, offload;
+    bool save_background, qk_norm, sinks, offload;
     int64_t lora, experts, experts_per_token;
-    double capacity, balance, router_z;
+    double capacity, balance, router_z, soft_cap, logits_cap;
     double lora_scale;
     int64_t layers, heads, kv_heads, head_size, width, hidden, context, window, vocabulary;
     int64_t batch, accumulate, steps, warmup, decline_steps;

@@ -161,6 +161,9 @@ static void apply_model(const cli_call *call, cup_training *t)
     TAKE("head-size", model.head_size, head_size);
     TAKE("qk-norm", model.qk_norm, qk_norm);
     TAKE("window", model.window, window);
+    TAKE("soft-cap", model.soft_cap, soft_cap);
+    TAKE("logits-cap", model.logits_cap, logits_cap);
+    TAKE("sinks", model.sinks, sinks);
     TAKE("lora", lora_rank, lora);
     TAKE("lora-scale", lora_alpha, lora_scale);
     TAKE("experts", model.experts, experts);
@@ -171,8 +174,9 @@ static void apply_model(const cli_call *call, cup_training *t)
     if (call_has(call, "experts") && !call_has(call, "balance") && !given->resume)
         t->model.balance = BALANCE;
     if (given->positions)
-        t->model.positions =
-            strcmp(given->positions, "learned") ? CUP_POSITIONS_ROTARY : CUP_POSITIONS_LEARNED;
+        t->model.positions = !strcmp(given->positions, "learned") ? CUP_POSITIONS_LEARNED
+                             : !strcmp(given->positions, "alibi") ? CUP_POSITIONS_ALIBI
+                                                                  : CUP_POSITIONS_ROTARY;
     if (given->norm)
         t->model.norm =
             strcmp(given->norm, "layernorm") ? CUP_NORM_KIND_RMSNORM : CUP_NORM_KIND_LAYERNORM;

@@ -13,7 +13,7 @@ _cupola()
     train:--precision) words='highest high medium fp8' ;;
     train:--non-finite) words='stop skip' ;;
     train:--flip) words='yes no' ;;
-    train:--positions) words='learned rotary' ;;
+    train:--positions) words='learned rotary alibi' ;;
     train:--norm) words='layernorm rmsnorm' ;;
     train:--mlp) words='gelu swiglu' ;;
     train:--bias) words='yes no qkv' ;;
@@ -23,7 +23,7 @@ _cupola()
     plan:--preset) words='char demo gpt2-124m gpt2-350m gpt2-774m gpt2-1558m' ;;
     plan:--dtype) words='f32 bf16 f16' ;;
     plan:--precision) words='highest high medium fp8' ;;
-    plan:--positions) words='learned rotary' ;;
+    plan:--positions) words='learned rotary alibi' ;;
     plan:--norm) words='layernorm rmsnorm' ;;
     plan:--mlp) words='gelu swiglu' ;;
     plan:--bias) words='yes no qkv' ;;
@@ -37,8 +37,8 @@ _cupola()
     tune:--dtype) words='f32 f64 f16 bf16 i8 f8e4m3 f8e5m2' ;;
     *:--color) words='auto always never' ;;
     *) [[ $word == -* ]] && case $verb in
-        train) words=' --data --weights --order --out --from --resume --overwrite --task --preset --device --dtype --precision --tune --gpus --processes --restarts --parallel --stages --interleave --zero --threads --deterministic --memory-limit --memory-share --memory-page --tensorboard --non-finite --seed --sample --text-field --tokenizer --vocabulary --epochs --network --image-size --grey --skip-broken --as-needed --flip --crop --rotate --scale --color --erase --mixup --label-smoothing --layers --heads --kv-heads --head-size --qk-norm --width --hidden --context --window --positions --norm --mlp --experts --experts-per-token --balance --router-z --capacity --bias --untied --dropout --lora --lora-scale --steps --batch --accumulate --lr --lr-end --warmup --decline --decline-steps --optimizer --beta1 --beta2 --momentum --weight-decay --clip --loss-scale --ema --stochastic --optimizer-offload --recompute --recompute-blocks --logits-memory --evaluate-every --evaluate-texts --save-every --save-background --check-every --json --color --help' ;;
-        plan) words=' --card --preset --from --dtype --precision --vocabulary --memory-limit --ops --gpus --nodes --texts --parallel --interleave --zero --network --link --layers --heads --kv-heads --head-size --qk-norm --width --hidden --context --window --positions --norm --mlp --experts --experts-per-token --balance --router-z --capacity --bias --untied --dropout --lora --lora-scale --steps --batch --accumulate --lr --lr-end --warmup --decline --decline-steps --optimizer --beta1 --beta2 --momentum --weight-decay --clip --loss-scale --ema --stochastic --optimizer-offload --recompute --recompute-blocks --logits-memory --json --color --help' ;;
+        train) words=' --data --weights --order --out --from --resume --overwrite --task --preset --device --dtype --precision --tune --gpus --processes --restarts --parallel --stages --interleave --zero --threads --deterministic --memory-limit --memory-share --memory-page --tensorboard --non-finite --seed --sample --text-field --tokenizer --vocabulary --epochs --network --image-size --grey --skip-broken --as-needed --flip --crop --rotate --scale --color --erase --mixup --label-smoothing --layers --heads --kv-heads --head-size --qk-norm --width --hidden --context --window --positions --soft-cap --logits-cap --sinks --norm --mlp --experts --experts-per-token --balance --router-z --capacity --bias --untied --dropout --lora --lora-scale --steps --batch --accumulate --lr --lr-end --warmup --decline --decline-steps --optimizer --beta1 --beta2 --momentum --weight-decay --clip --loss-scale --ema --stochastic --optimizer-offload --recompute --recompute-blocks --logits-memory --evaluate-every --evaluate-texts --save-every --save-background --check-every --json --color --help' ;;
+        plan) words=' --card --preset --from --dtype --precision --vocabulary --memory-limit --ops --gpus --nodes --texts --parallel --interleave --zero --network --link --layers --heads --kv-heads --head-size --qk-norm --width --hidden --context --window --positions --soft-cap --logits-cap --sinks --norm --mlp --experts --experts-per-token --balance --router-z --capacity --bias --untied --dropout --lora --lora-scale --steps --batch --accumulate --lr --lr-end --warmup --decline --decline-steps --optimizer --beta1 --beta2 --momentum --weight-decay --clip --loss-scale --ema --stochastic --optimizer-offload --recompute --recompute-blocks --logits-memory --json --color --help' ;;
         tokenize) words=' --data --tokenizer --learn --vocabulary --words --out --format --validation --text-field --shard-tokens --threads --json --color --help' ;;
         launch) words=' --processes --restarts --json --color --help' ;;
         generate) words=' --from --adapters --ema --prompt --no-echo --tokens --texts --temperature --top-k --top-p --seed --device --threads --json --color --help' ;;

@@ -123,7 +123,8 @@ typedef struct cup_rope_scaling {
 /* Attention of x [B,T,width] to itself, in heads of width / heads features or of as many as is
  * said: "qkv" makes queries of all heads, then keys, then values; "out" joins what the heads
  * found. With qk_norm each head of queries and of keys goes through rmsnorm before positions turn
- * it, by "q_norm.weight" and "k_norm.weight" of the size of a head. In a list that several
+ * it, by "q_norm.weight" and "k_norm.weight" of the size of a head. "sinks" are a learned logit of
+ * each head, of a key more whose value is 0. In a list that several
  * processes share out each has an equal part of the heads, of which the struct tells, and drops of
  * their probabilities what one process would. */
 typedef struct cup_attention_layer {
@@ -136,6 +137,10 @@ typedef struct cup_attention_layer {
     cup_tensor *q_norm, *k_norm; /* NULL without qk_norm */
     double epsilon;              /* of those */
     int64_t window;
+    double soft_cap;
+    cup_tensor *sinks;         /* NULL without */
+    bool alibi;
+    int first_head, all_heads; /* that of all, where processes share them out; and those */
 } cup_attention_layer;
 
 typedef struct cup_attention_layer_options {
@@ -153,6 +158,11 @@ typedef struct cup_attention_layer_options {
     double epsilon; /* of qk_norm; 0: 1e-5 */
     cup_rope_scaling rope_scaling;
     int64_t window; /* causal alone: positions up to its own that one sees; 0: all */
+    double soft_cap; /* makes soft_cap tanh(score / soft_cap) of a score, as in Gemma 2; 0: none */
+    bool alibi;      /* scores lose by the distance, each head by its own slope: 2^(-8 i / heads)
+                        for i from 1 where their number is a power of two (Press, Smith and Lewis
+                        2021, "Train Short, Test Long") */
+    bool sinks;
 } cup_attention_layer_options;
 
 CUP_API cup_status cup_attention_layer_new(cup_attention_layer *layer, cup_parameters *list,
@@ -553,7 +563,9 @@ typedef struct cup_transformer_layer_options {
      * of them a row goes through; the rest as in cup_experts_layer_options. They have no biases. */
     int64_t experts, experts_each;
     double capacity, balance, router_z;
-    int64_t window; /* as in cup_attention_layer_options */
+    int64_t window; /* these as in cup_attention_layer_options */
+    double soft_cap;
+    bool alibi, sinks;
 } cup_transformer_layer_options;
 
 CUP_API cup_status cup_transformer_layer_new(cup_transformer_layer *layer, cup_parameters *list,
@@ -574,6 +586,7 @@ typedef struct cup_transformer_tensors {
     cup_tensor *q_norm, *k_norm;  /* [head_size], with qk_norm */
     cup_tensor *router; /* of experts: up and down are then [experts,hidden,width] and
                            [experts,width,hidden], without biases */
+    cup_tensor *sinks;  /* [heads] */
 } cup_transformer_tensors;
 
 /* A block of tensors that are in the list already, under names of the caller's choice. Of the
@@ -604,7 +617,7 @@ CUP_API cup_tensor *cup_transformer_layer_read(const cup_transformer_layer *laye
 /* The same of one row a text, x [B,1,width], which stands at `position` on the device: i32 or i64,
  * one number for all texts or one for each, see cup_qkv_attention_read. So the call can be captured
  * in a graph (cupola/graph.h) and replayed at one position after the other. CUP_UNSUPPORTED with a
- * window of less than `length`. */
+ * window of less than `length`, and with soft caps, alibi and sinks. */
 CUP_API cup_tensor *cup_transformer_layer_read_at(const cup_transformer_layer *layer, cup_tensor *x,
                                                   cup_tensor **delta, cup_tensor *keys,
                                                   cup_tensor *values, cup_tensor *position);

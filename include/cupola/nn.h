@@ -11,7 +11,8 @@ extern "C" {
 
 typedef enum cup_positions {
     CUP_POSITIONS_LEARNED = 0,
-    CUP_POSITIONS_ROTARY = 1
+    CUP_POSITIONS_ROTARY = 1,
+    CUP_POSITIONS_ALIBI = 2 /* slopes of the heads, see `alibi` of cup_attention_layer_options */
 } cup_positions;
 typedef enum cup_norm_kind {
     CUP_NORM_KIND_LAYERNORM = 0,
@@ -65,6 +66,10 @@ typedef struct cup_gpt_config {
     bool attention_bias, mlp_bias;
     int64_t window;      /* tokens up to its own that one sees in each block; 0: all */
     int64_t window_from; /* the blocks before this one see all the same */
+    double soft_cap;     /* of the scores of attention, see cup_attention_layer_options */
+    double logits_cap;   /* makes logits_cap tanh(x / logits_cap) of a logit x; 0: none. In training
+                            logits are then there as a whole, whatever `logits_most` says */
+    bool sinks;          /* of each head, learned, see cup_attention_layer */
 } cup_gpt_config;
 
 /* Fills in the defaults and checks that such a GPT can be; the sentence names the field. */
@@ -83,7 +88,7 @@ typedef struct cup_gpt {
     cup_dtype dtype;            /* of the parameters and of what is computed: f32, bf16, f16, f64 */
     cup_parameters *parameters; /* its own: for cup_optimizer_of, files, and what is by name */
     cup_tensor *embedding;      /* [rows, width], where rows is the vocabulary rounded up */
-    cup_tensor *positions;      /* [context, width]; NULL with rotary positions */
+    cup_tensor *positions;      /* [context, width]; NULL unless they are learned */
     cup_transformer_layer *blocks;
     cup_tensor *norm, *norm_bias;
     cup_tensor *head; /* [rows, width]; the embedding itself unless untied */
@@ -103,6 +108,7 @@ typedef struct cup_gpt {
     int64_t recompute_blocks; /* in so many of the first blocks, and in the others the policy that
                                  is next cheaper: POINTWISE of BLOCK, NORMS of that, NONE of NORMS;
                                  0: in all */
+    struct cup_expr *cap; /* of logits; the library's own */
 } cup_gpt;
 
 /* A new model: weights normal with deviation 0.02, those that lead back to the residual stream
@@ -201,7 +207,7 @@ CUP_API void cup_gpt_cache_cut(cup_gpt_cache *cache, int64_t used);
  * is not known here: cup_gpt_cache_set says it. So a step of writing can be captured in a graph
  * (cupola/graph.h), with cup_draw_token behind it, and replayed for token after token. A position
  * that there is no room for is an error on a CPU; on a GPU the logits are NaN. CUP_UNSUPPORTED of
- * a model with a window of less than the cache has room for. */
+ * a model with a window of less than the cache has room for, and with soft_cap, sinks or alibi. */
 CUP_API cup_tensor *cup_gpt_read_at(cup_gpt_cache *cache, cup_tensor *tokens,
                                     cup_tensor *position);
 /* Says that so many tokens were read. CUP_ARGUMENT where there is no room for them. */

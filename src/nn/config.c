@@ -42,6 +42,8 @@ int64_t cup__gpt_extent(const cup_gpt_config *config, cup__extent extent)
         return cup__gpt_parts(config) * cup__gpt_head_size(config);
     case CUP__EXTENT_HEAD:
         return cup__gpt_head_size(config);
+    case CUP__EXTENT_SINKS:
+        return config->heads;
     case CUP__EXTENT_HEADS:
         return config->heads * cup__gpt_head_size(config);
     case CUP__EXTENT_UP:
@@ -76,6 +78,11 @@ static bool has_no_qk_norm(const cup_gpt_config *config)
     return !config->qk_norm;
 }
 
+static bool has_no_sinks(const cup_gpt_config *config)
+{
+    return !config->sinks;
+}
+
 static bool has_experts(const cup_gpt_config *config)
 {
     return config->experts > 0;
@@ -91,9 +98,9 @@ static bool has_no_mlp_bias(const cup_gpt_config *config)
     return (!config->bias && !config->mlp_bias) || config->experts > 0;
 }
 
-static bool is_rotary(const cup_gpt_config *config)
+static bool has_no_positions(const cup_gpt_config *config)
 {
-    return config->positions == CUP_POSITIONS_ROTARY;
+    return config->positions != CUP_POSITIONS_LEARNED;
 }
 
 static bool is_tied(const cup_gpt_config *config)
@@ -121,7 +128,8 @@ static bool is_tied(const cup_gpt_config *config)
 
 const cup__gpt_tensor cup__gpt_tensors[] = {
     {"wte.weight", MODEL(embedding), MATRIX(ROWS, WIDTH), HAS(NORMAL, ROWS), NULL},
-    {"wpe.weight", MODEL(positions), MATRIX(CONTEXT, WIDTH), HAS(NORMAL, WHOLE), is_rotary},
+    {"wpe.weight", MODEL(positions), MATRIX(CONTEXT, WIDTH), HAS(NORMAL, WHOLE),
+     has_no_positions},
     {"h.%d.ln_1.weight", BLOCK(norm1), VECTOR(WIDTH), HAS(1, WHOLE), NULL},
     {"h.%d.ln_1.bias", BLOCK(norm1_bias), VECTOR(WIDTH), HAS(0, WHOLE), has_no_norm_bias},
     {"h.%d.attn.c_attn.weight", BLOCK(qkv), MATRIX(QKV, WIDTH), HAS(NORMAL, ROWS), NULL},
@@ -130,6 +138,7 @@ const cup__gpt_tensor cup__gpt_tensors[] = {
     {"h.%d.attn.c_proj.bias", BLOCK(out_bias), VECTOR(WIDTH), HAS(0, WHOLE), has_no_out_bias},
     {"h.%d.attn.q_norm.weight", BLOCK(q_norm), VECTOR(HEAD), HAS(1, WHOLE), has_no_qk_norm},
     {"h.%d.attn.k_norm.weight", BLOCK(k_norm), VECTOR(HEAD), HAS(1, WHOLE), has_no_qk_norm},
+    {"h.%d.attn.sinks", BLOCK(sinks), VECTOR(SINKS), HAS(0, ROWS), has_no_sinks},
     {"h.%d.ln_2.weight", BLOCK(norm2), VECTOR(WIDTH), HAS(1, WHOLE), NULL},
     {"h.%d.ln_2.bias", BLOCK(norm2_bias), VECTOR(WIDTH), HAS(0, WHOLE), has_no_norm_bias},
     {"h.%d.mlp.c_fc.weight", BLOCK(up), MATRIX(UP, WIDTH), HAS(NORMAL, ROWS), has_experts},
@@ -199,9 +208,15 @@ static cup_status check_numbers(cup__error *error, const cup_gpt_config *g)
     if (!scaling_is_good(&g->rope_scaling))
         return cup__fail(error, CUP_ARGUMENT,
                          "gpt: nothing of rope_scaling may be below 0, and high must be above low");
-    if (g->positions > CUP_POSITIONS_ROTARY || g->norm > CUP_NORM_KIND_RMSNORM ||
+    if (g->positions > CUP_POSITIONS_ALIBI || g->norm > CUP_NORM_KIND_RMSNORM ||
         g->mlp > CUP_MLP_KIND_SWIGLU)
         return cup__fail(error, CUP_ARGUMENT, "gpt: positions, norm or mlp is none of its kinds");
+    if (!(g->soft_cap >= 0 && isfinite(g->soft_cap)) ||
+        !(g->logits_cap >= 0 && isfinite(g->logits_cap)))
+        return cup__fail(error, CUP_ARGUMENT,
+                         "gpt: soft_cap and logits_cap must be above 0, or 0 for none, not %g and "
+                         "%g",
+                         g->soft_cap, g->logits_cap);
     if (g->family > CUP_GPT_FAMILY_QWEN3_MOE)
         return cup__fail(error, CUP_ARGUMENT, "gpt: the family is none of those there are");
     return CUP_OK;
@@ -322,7 +337,7 @@ int64_t cup_gpt_active_count(const cup_gpt_config *config, bool embeddings)
     return count_of(config, embeddings, true);
 }
 
-static const char *const position_words[] = {"learned", "rotary", NULL};
+static const char *const position_words[] = {"learned", "rotary", "alibi", NULL};
 static const char *const norm_words[] = {"layernorm", "rmsnorm", NULL};
 static const char *const mlp_words[] = {"gelu", "swiglu", NULL};
 static const char *const family_words[] = {"any",   "gpt2",    "llama",     "mistral", "qwen2",
@@ -375,6 +390,9 @@ static const cup__field fields[] = {
     LATER(mlp_bias, mlp_bias, FLAG),
     LATER(window, window, WHOLE),
     LATER(window_from, window_from, WHOLE),
+    LATER(soft_cap, soft_cap, REAL),
+    LATER(logits_cap, logits_cap, REAL),
+    LATER(sinks, sinks, FLAG),
     {0}};
 
 void cup__gpt_config_write(cup__json_writer *writer, const char *key, const cup_gpt_config *config)

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "cupola/expr.h"
 #include "cupola/ops.h"
 #include "cupola/prof.h"
 #include "nn/gpt.h"
@@ -139,6 +140,9 @@ static cup_status make_blocks(cup_gpt *m, const cup_transformer_tensors *tensors
         .epsilon = g->epsilon,
         .head_size = g->head_size,
         .qk_norm = g->qk_norm,
+        .soft_cap = g->soft_cap,
+        .alibi = g->positions == CUP_POSITIONS_ALIBI,
+        .sinks = g->sinks,
         .rope_scaling = g->rope_scaling,
         .activation = g->mlp == CUP_MLP_KIND_SWIGLU ? CUP_ACTIVATION_SWIGLU : CUP_ACTIVATION_GELU,
         .dropout = g->dropout,
@@ -203,6 +207,10 @@ static cup_status make(cup_gpt *m, sharers s)
         status = make_tensors(m, tensors);
     if (status == CUP_OK)
         status = make_blocks(m, tensors);
+    if (status == CUP_OK && m->config.logits_cap > 0) {
+        m->cap = cup_expr_new(c, "x", "cap", "cap * tanh(x / cap)");
+        status = cup_error(c);
+    }
     free(tensors);
     return status;
 }
@@ -322,6 +330,7 @@ void cup_gpt_free(cup_gpt *m)
         return;
     cup_parameters_free(m->adapters);
     cup_parameters_free(m->parameters);
+    cup_expr_free(m->cap);
     free(m->loras);
     free(m->blocks);
     free(m->passes);

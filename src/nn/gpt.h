@@ -25,6 +25,7 @@ typedef enum cup__extent {
     CUP__EXTENT_QKV,
     CUP__EXTENT_HEAD,
     CUP__EXTENT_HEADS, /* all of queries */
+    CUP__EXTENT_SINKS, /* one of each of those */
     CUP__EXTENT_UP,
     CUP__EXTENT_HIDDEN,
     CUP__EXTENT_EXPERTS
@@ -71,6 +72,8 @@ cup_parameters *cup__gpt_learned(const cup_gpt *m);
 bool cup__gpt_is_stage(const cup_gpt *m);
 cup_status cup__gpt_check_whole(const cup_gpt *m, const char *what);
 
+/* The logits of rows, capped where the model has a cap; of a process's part of the vocabulary. */
+cup_tensor *cup__gpt_logits(const cup_gpt *m, cup_tensor *x);
 /* The final norm of x + delta, where delta, dropped out in training, may be NULL. */
 cup_tensor *cup__gpt_end(const cup_gpt *m, cup_tensor *x, cup_tensor *delta, bool training);
 /* On a CPU, that the model knows every token of [B,T]; their dtype. */

@@ -136,7 +136,7 @@ static cup_tensor *read(cup_gpt_cache *cache, cup_tensor *tokens, cup_tensor *po
     }
     cup_tensor *y = cup__gpt_end(m, x, delta, false);
     cup_tensor *logits =
-        cup__gpt_part(cup_linear(c, y, m->head, NULL), -1, 0, m->config.vocabulary);
+        cup__gpt_part(cup__gpt_logits(m, y), -1, 0, m->config.vocabulary);
     return cup_reshape(c, logits, 2, (const int64_t[]){cache->batch, m->config.vocabulary});
 }
 

@@ -1,4 +1,5 @@
 /* The passes through a GPT. */
+#include "cupola/expr.h"
 #include "cupola/facts.h"
 #include "cupola/ops.h"
 #include "nn/gpt.h"
@@ -271,6 +272,12 @@ static cup_tensor *gather_logits(const cup_gpt *m, cup_comm *among, cup_tensor *
     return cup_reshape(c, cup_permute(c, all, order, 4), 3, together);
 }
 
+cup_tensor *cup__gpt_logits(const cup_gpt *m, cup_tensor *x)
+{
+    cup_tensor *logits = cup_linear(m->context, x, m->head, NULL);
+    return m->cap && logits ? cup_expr_call(m->cap, &logits, &m->config.logits_cap, NULL) : logits;
+}
+
 cup_tensor *cup_gpt_logits(cup_gpt *m, cup_tensor *tokens)
 {
     if (!m || cup__gpt_check_whole(m, "logits") != CUP_OK)
@@ -278,7 +285,7 @@ cup_tensor *cup_gpt_logits(cup_gpt *m, cup_tensor *tokens)
     cup_context *c = m->context;
     cup_tensor *none;
     cup_scope_open(c);
-    cup_tensor *logits = cup_linear(c, pass(m, tokens, false, &none), m->head, NULL);
+    cup_tensor *logits = cup__gpt_logits(m, pass(m, tokens, false, &none));
     cup_comm *among = cup_parameters_comm(m->parameters);
     if (among)
         logits = gather_logits(m, among, logits);
@@ -330,18 +337,17 @@ static cup_tensor *loss_of(const cup_gpt *m, cup_tensor *x, cup_tensor *targets,
     cup_comm *among = cup_parameters_comm(m->parameters);
     int64_t vocabulary = m->config.vocabulary;
     if (among)
-        return cup_comm_cross_entropy(among, cup_linear(c, x, m->head, NULL), targets, -1,
-                                      vocabulary);
+        return cup_comm_cross_entropy(among, cup__gpt_logits(m, x), targets, -1, vocabulary);
     /* The slopes of logits in f16 are to be made with the scale of the loss, in backward. */
     bool scaled = training && m->dtype == CUP_F16;
-    int64_t rows = targets && !scaled ? rows_at_once(m, targets) : 0;
+    int64_t rows = targets && !scaled && !m->cap ? rows_at_once(m, targets) : 0;
     if (rows > 0)
         return cup_linear_cross_entropy(
             c, x, m->head, targets, -1,
             CUP_OPTIONS(cup_linear_cross_entropy_options, .columns = vocabulary, .chunk = rows));
     /* Else the logits are used up: in training their gradient takes their place. */
     return cup_cross_entropy(
-        c, cup_linear(c, x, m->head, NULL), targets, -1,
+        c, cup__gpt_logits(m, x), targets, -1,
         CUP_OPTIONS(cup_cross_entropy_options, .columns = vocabulary,
                     .in_place = training && !scaled));
 }

@@ -54,6 +54,14 @@ cup_tensor *cup__attention_layer_qkv(const cup_attention_layer *layer, cup_conte
 /* The window that hides something of so many keys; 0: none does. */
 int64_t cup__attention_layer_window(const cup_attention_layer *layer, int64_t length);
 
+/* What becomes of the scores of its heads: no cap, and NULL, where there is nothing. Slopes and
+ * sinks are in f32, or in f64 as the rest. */
+typedef struct cup__layer_scores {
+    double soft_cap;
+    cup_tensor *slopes, *sinks;
+} cup__layer_scores;
+cup__layer_scores cup__attention_layer_scores(const cup_attention_layer *layer, cup_context *c);
+
 /* Makes the tensors of an MLP, whose last weights begin smaller by the factor. */
 cup_status cup__mlp_layer_make(cup_mlp_layer *layer, cup_parameters *list, int64_t width,
                                int64_t hidden, const cup_mlp_layer_options *o, double shrink);

@@ -10,7 +10,8 @@ typedef struct cup_rope_scaling {
 /* Attention of x [B,T,width] to itself, in heads of width / heads features or of as many as is
  * said: "qkv" makes queries of all heads, then keys, then values; "out" joins what the heads
  * found. With qk_norm each head of queries and of keys goes through rmsnorm before positions turn
- * it, by "q_norm.weight" and "k_norm.weight" of the size of a head. In a list that several
+ * it, by "q_norm.weight" and "k_norm.weight" of the size of a head. "sinks" are a learned logit of
+ * each head, of a key more whose value is 0. In a list that several
  * processes share out each has an equal part of the heads, of which the struct tells, and drops of
  * their probabilities what one process would. */
 typedef struct cup_attention_layer {
@@ -23,6 +24,10 @@ typedef struct cup_attention_layer {
     cup_tensor *q_norm, *k_norm; /* NULL without qk_norm */
     double epsilon;              /* of those */
     int64_t window;
+    double soft_cap;
+    cup_tensor *sinks;         /* NULL without */
+    bool alibi;
+    int first_head, all_heads; /* that of all, where processes share them out; and those */
 } cup_attention_layer;
 
 typedef struct cup_attention_layer_options {
@@ -40,6 +45,11 @@ typedef struct cup_attention_layer_options {
     double epsilon; /* of qk_norm; 0: 1e-5 */
     cup_rope_scaling rope_scaling;
     int64_t window; /* causal alone: positions up to its own that one sees; 0: all */
+    double soft_cap; /* makes soft_cap tanh(score / soft_cap) of a score, as in Gemma 2; 0: none */
+    bool alibi;      /* scores lose by the distance, each head by its own slope: 2^(-8 i / heads)
+                        for i from 1 where their number is a power of two (Press, Smith and Lewis
+                        2021, "Train Short, Test Long") */
+    bool sinks;
 } cup_attention_layer_options;
 
 CUP_API cup_status cup_attention_layer_new(cup_attention_layer *layer, cup_parameters *list,
@@ -103,6 +113,11 @@ static cup_status check_attention(cup_parameters *list, int64_t width, int64_t h
                          "attention under \"%s\": a window of %lld positions cannot be; it is 1 or "
                          "more, of causal attention, or 0 for all",
                          cup__parameters_prefix(list), (long long)o->window);
+    if (!(o->soft_cap >= 0 && isfinite(o->soft_cap)))
+        return cup__fail(&c->error, CUP_ARGUMENT,
+                         "attention under \"%s\": a soft cap of %g cannot be; it is above 0, or 0 "
+                         "for none",
+                         cup__parameters_prefix(list), o->soft_cap);
     if (o->rope && (size % 2 != 0 || !(o->rope_base > 1 && isfinite(o->rope_base))))
         return cup__fail(&c->error, CUP_ARGUMENT,
                          "attention under \"%s\": rope needs heads of an even size and a base "
@@ -138,6 +153,11 @@ cup_status cup__attention_layer_set(cup_attention_layer *layer, cup_parameters *
     layer->head_size = (int)(o.head_size ? o.head_size : width / heads);
     layer->causal = o.causal;
     layer->window = o.window;
+    layer->soft_cap = o.soft_cap;
+    layer->alibi = o.alibi;
+    layer->all_heads = (int)heads;
+    layer->first_head =
+        processes > 1 ? cup_comm_rank(cup_parameters_comm(list)) * layer->heads : 0;
     layer->rope = o.rope;
     layer->rope_base = o.rope_base;
     layer->rope_scaling = o.rope_scaling;
@@ -165,8 +185,13 @@ cup_status cup__attention_layer_make(cup_attention_layer *layer, cup_parameters 
     linear.deviation *= shrink;
     linear.part = CUP_PART_COLUMNS;
     CUP_TRY(cup_linear_layer_new(&layer->out, list, "out", heads * size, width, &linear));
+    if (o.sinks)
+        layer->sinks = cup_parameter_new(
+            list, "sinks", 1, &heads,
+            CUP_OPTIONS(cup_parameter_options, .initializer = CUP_INITIALIZER_ZEROS,
+                        .part = CUP_PART_ROWS));
     if (!o.qk_norm)
-        return CUP_OK;
+        return cup__parameters_context(list)->error.status;
     layer->q_norm = cup__layer_vector(list, "q_norm.weight", size, CUP_INITIALIZER_ONES);
     layer->k_norm = cup__layer_vector(list, "k_norm.weight", size, CUP_INITIALIZER_ONES);
     return cup__parameters_context(list)->error.status;
@@ -318,6 +343,13 @@ static cup_tensor *attend_round(const cup_attention_layer *layer, cup_context *c
                   cup__parameters_prefix(layer->layer.parameters), (long long)layer->window);
         return NULL;
     }
+    if (layer->soft_cap > 0 || layer->alibi || layer->sinks) {
+        cup__fail(&c->error, CUP_UNSUPPORTED,
+                  "attention under \"%s\": processes that have a part of each sequence do not know "
+                  "of soft caps, slopes and sinks; share out something else",
+                  cup__parameters_prefix(layer->layer.parameters));
+        return NULL;
+    }
     if (layer->rope && qkv)
         qkv = turn_parts(layer, c, qkv, ring);
     return qkv ? cup_comm_attention(ring, qkv, layer->heads,
@@ -334,11 +366,14 @@ static cup_tensor *attend(const cup_attention_layer *layer, cup_context *c, cup_
     if (layer->rope && qkv)
         qkv = turn(layer, c, qkv);
     int64_t length = qkv ? cup_tensor_size(qkv, 1) : 0;
+    const cup__layer_scores scores = cup__attention_layer_scores(layer, c);
     return cup_qkv_attention(c, qkv, layer->heads,
                              CUP_OPTIONS(cup_qkv_attention_options, .kv_heads = layer->kv_heads,
                                          .causal = layer->causal, .dropout = dropout,
                                          .window_left =
-                                             cup__attention_layer_window(layer, length)));
+                                             cup__attention_layer_window(layer, length),
+                                         .soft_cap = scores.soft_cap, .slopes = scores.slopes,
+                                         .sinks = scores.sinks));
 }
 
 cup_tensor *cup_attention_layer_call(const cup_attention_layer *layer, cup_tensor *x)

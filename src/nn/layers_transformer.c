@@ -35,7 +35,9 @@ typedef struct cup_transformer_layer_options {
      * of them a row goes through; the rest as in cup_experts_layer_options. They have no biases. */
     int64_t experts, experts_each;
     double capacity, balance, router_z;
-    int64_t window; /* as in cup_attention_layer_options */
+    int64_t window; /* these as in cup_attention_layer_options */
+    double soft_cap;
+    bool alibi, sinks;
 } cup_transformer_layer_options;
 
 CUP_API cup_status cup_transformer_layer_new(cup_transformer_layer *layer, cup_parameters *list,
@@ -56,6 +58,7 @@ typedef struct cup_transformer_tensors {
     cup_tensor *q_norm, *k_norm;  /* [head_size], with qk_norm */
     cup_tensor *router; /* of experts: up and down are then [experts,hidden,width] and
                            [experts,width,hidden], without biases */
+    cup_tensor *sinks;  /* [heads] */
 } cup_transformer_tensors;
 
 /* A block of tensors that are in the list already, under names of the caller's choice. Of the
@@ -86,7 +89,7 @@ CUP_API cup_tensor *cup_transformer_layer_read(const cup_transformer_layer *laye
 /* The same of one row a text, x [B,1,width], which stands at `position` on the device: i32 or i64,
  * one number for all texts or one for each, see cup_qkv_attention_read. So the call can be captured
  * in a graph (cupola/graph.h) and replayed at one position after the other. CUP_UNSUPPORTED with a
- * window of less than `length`. */
+ * window of less than `length`, and with soft caps, alibi and sinks. */
 CUP_API cup_tensor *cup_transformer_layer_read_at(const cup_transformer_layer *layer, cup_tensor *x,
                                                   cup_tensor **delta, cup_tensor *keys,
                                                   cup_tensor *values, cup_tensor *position);
@@ -161,7 +164,10 @@ static cup_status make_halves(cup_transformer_layer *layer, cup_parameters *list
                                                    .qk_norm = o->qk_norm,
                                                    .epsilon = o->epsilon,
                                                    .rope_scaling = o->rope_scaling,
-                                                   .window = o->window};
+                                                   .window = o->window,
+                                                   .soft_cap = o->soft_cap,
+                                                   .alibi = o->alibi,
+                                                   .sinks = o->sinks};
     cup_parameters *part = cup_parameters_under(list, "attention");
     CUP_TRY(cup__layer_begin(&layer->attention, sizeof layer->attention, part, call_attention));
     CUP_TRY(cup__attention_layer_make(&layer->attention, part, width, heads, attention, shrink));
@@ -214,6 +220,18 @@ static cup_status take_norms(cup_attention_layer *a, cup_parameters *list,
                      cup__parameters_prefix(list));
 }
 
+static cup_status take_sinks(cup_attention_layer *a, cup_parameters *list,
+                             const cup_transformer_tensors *t, bool wanted)
+{
+    a->sinks = t->sinks;
+    if ((a->sinks != NULL) == wanted)
+        return CUP_OK;
+    return cup__fail(&cup__parameters_context(list)->error, CUP_ARGUMENT,
+                     "transformer under \"%s\": sinks are a tensor and an option; give both or "
+                     "neither",
+                     cup__parameters_prefix(list));
+}
+
 static cup_status take_tensors(cup_transformer_layer *layer, cup_parameters *list,
                                const cup_transformer_tensors *t, int64_t heads,
                                const cup_transformer_layer_options *o)
@@ -227,7 +245,9 @@ static cup_status take_tensors(cup_transformer_layer *layer, cup_parameters *lis
                                                    .epsilon = o->epsilon,
                                                    .qk_norm = o->qk_norm,
                                                    .rope_scaling = o->rope_scaling,
-                                                   .window = o->window};
+                                                   .window = o->window,
+                                                   .soft_cap = o->soft_cap,
+                                                   .alibi = o->alibi};
     cup_activation up =
         o->activation == CUP_ACTIVATION_NONE ? CUP_ACTIVATION_GELU : o->activation;
     if (o->rmsnorm) {
@@ -244,6 +264,7 @@ static cup_status take_tensors(cup_transformer_layer *layer, cup_parameters *lis
     CUP_TRY(cup__attention_layer_set(a, list, cup_tensor_size(t->norm1, 0), heads, attention,
                                      part ? cup_comm_count(part->comm) : 1));
     CUP_TRY(take_norms(a, list, t, o->qk_norm));
+    CUP_TRY(take_sinks(a, list, t, o->sinks));
     CUP_TRY(cup_linear_layer_of(&a->qkv, list, t->qkv, t->qkv_bias, CUP_ACTIVATION_NONE));
     CUP_TRY(cup_linear_layer_of(&a->out, list, t->out, t->out_bias, CUP_ACTIVATION_NONE));
     layer->mixed = t->router != NULL;

@@ -33,6 +33,11 @@ cup_status cup__reading_check(const cup_transformer_layer *layer, cup_context *c
                          "in keys of %lld; say how many were read with "
                          "cup_transformer_layer_read, or keep no more than the window",
                          (long long)a->window, (long long)k->shape[2]);
+    if (past->position && (a->soft_cap > 0 || a->alibi || a->sinks))
+        return cup__fail(&c->error, CUP_UNSUPPORTED,
+                         "transformer: a position on the device does not go with soft caps, slopes "
+                         "and sinks of attention; say how many were read with "
+                         "cup_transformer_layer_read");
     if (past->used < 0 || past->used > k->shape[2] || x->shape[1] > k->shape[2] - past->used)
         return cup__fail(&c->error, CUP_STATE,
                          "transformer: %lld positions were read, and there is no room for %lld "
@@ -100,8 +105,11 @@ cup_tensor *cup__reading_attention(const cup_attention_layer *layer, cup_tensor 
     cup_tensor *k = append(c, past->keys, past->used, heads_of(c, qkv, own, shared));
     cup_tensor *v = append(c, past->values, past->used, heads_of(c, qkv, own + shared, shared));
     int64_t window = cup__attention_layer_window(layer, past->used + length);
+    const cup__layer_scores scores = cup__attention_layer_scores(layer, c);
     cup_tensor *o = cup_attention(
-        c, q, k, v, CUP_OPTIONS(cup_attention_options, .causal = true, .window_left = window));
+        c, q, k, v,
+        CUP_OPTIONS(cup_attention_options, .causal = true, .window_left = window,
+                    .soft_cap = scores.soft_cap, .slopes = scores.slopes, .sinks = scores.sinks));
     o = cup_permute(c, o, swap, 4);
     return cup_linear_layer_call(&layer->out, cup_reshape(c, o, 3, together));
 }

@@ -165,8 +165,9 @@ static double kept_bytes(const cup_training *a)
     /* A part of them is there as numbers of f32, too, and as what each step of its loss gives. */
     if (processes > 1)
         return tokens * blocks * size + 3 * logits * (4 / size) / processes;
-    /* In f16 none are made in chunks, and their gradient does not take their place. */
-    if (a->dtype == CUP_F16)
+    /* In f16 none are made in chunks, and their gradient does not take their place, nor with a cap
+     * that of what they were before it. */
+    if (a->dtype == CUP_F16 || g->logits_cap > 0)
         return tokens * blocks * size + 2 * logits;
     return tokens * blocks * size + (logits < most ? logits : most);
 }

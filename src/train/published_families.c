@@ -100,11 +100,17 @@ static void write_gpt2(const cup_gpt_config *g, cup__json_writer *w)
     cup__json_add_boolean(w, "tie_word_embeddings", !g->untied);
 }
 
+/* None of the families has these. */
+static bool is_plain(const cup_gpt_config *g)
+{
+    return !(g->soft_cap > 0) && !(g->logits_cap > 0) && !g->sinks;
+}
+
 static bool is_gpt2(const cup_gpt_config *g)
 {
     return g->positions == CUP_POSITIONS_LEARNED && g->norm == CUP_NORM_KIND_LAYERNORM &&
            g->mlp == CUP_MLP_KIND_GELU && g->bias && g->kv_heads == g->heads && !g->head_size &&
-           !g->qk_norm && !g->experts && !g->window;
+           !g->qk_norm && !g->experts && !g->window && is_plain(g);
 }
 
 /* How rotary positions are scaled: alike by a factor, or as Llama 3 does it. */
@@ -380,7 +386,7 @@ static void write_qwen3_moe(const cup_gpt_config *g, cup__json_writer *w)
 static bool is_decoder(const cup_gpt_config *g)
 {
     return g->positions == CUP_POSITIONS_ROTARY && g->norm == CUP_NORM_KIND_RMSNORM &&
-           g->mlp == CUP_MLP_KIND_SWIGLU;
+           g->mlp == CUP_MLP_KIND_SWIGLU && is_plain(g);
 }
 
 static bool is_llama(const cup_gpt_config *g)

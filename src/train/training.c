@@ -129,14 +129,25 @@ cup_status cup__training_precision(cup_context *c, const cup_training *training)
     return cup_precision(c, cup__training_is_fp8(training) ? "high" : training->precision);
 }
 
-static cup_status check_window(cup_context *c, const cup_training *a)
+/* What attention of parts of texts does not know of; NULL: it knows all that the model has. */
+static const char *unknown_to_rings(const cup_gpt_config *g)
 {
-    if (a->ring <= 1 || !a->model.window || a->model.window >= a->model.context)
+    return g->window && g->window < g->context         ? "windows"
+           : g->soft_cap > 0                           ? "soft caps"
+           : g->sinks                                  ? "sinks"
+           : g->positions == CUP_POSITIONS_ALIBI       ? "alibi"
+                                                       : NULL;
+}
+
+static cup_status check_ring(cup_context *c, const cup_training *a)
+{
+    const char *what = unknown_to_rings(&a->model);
+    if (a->ring <= 1 || !what)
         return CUP_OK;
     return cup__fail(&c->error, CUP_ARGUMENT,
-                     "training: processes that have a part of each text do not know of windows; "
-                     "take a context of up to %lld, or share out something else",
-                     (long long)a->model.window);
+                     "training: processes that have a part of each text do not know of %s; share "
+                     "out something else",
+                     what);
 }
 
 cup_status cup__training_check(cup_context *c, cup_training *training)
@@ -168,7 +179,7 @@ cup_status cup__training_check(cup_context *c, cup_training *training)
                          "training: %lld steps have more texts than can be counted; make it fewer",
                          (long long)training->steps);
     CUP_TRY(cup_gpt_config_check(c, &training->model));
-    return check_window(c, training);
+    return check_ring(c, training);
 }
 
 const char *cup__training_differs(const cup_training *a, const cup_training *b)

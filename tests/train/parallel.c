@@ -55,6 +55,13 @@ static cup_training mixed(const parts *p)
     a.model.balance = p->experts && !p->ring ? 0.02 : 0;
     a.model.router_z = p->gated && p->experts ? 0.001 : 0;
     a.model.capacity = p->capacity;
+    /* Parts of texts know of none of these. */
+    if (p->gated && !p->ring) {
+        a.model.positions = CUP_POSITIONS_ALIBI;
+        a.model.soft_cap = 2;
+        a.model.logits_cap = 3;
+        a.model.sinks = true;
+    }
     a.accumulate = p->batches ? p->batches : a.accumulate;
     return a;
 }

@@ -381,11 +381,14 @@ TEST(published_models_keep_their_window)
     }
     cup_gpt_config neither = llama;
     neither.window = 5;
-    neither.window_from = 1;
-    cup_gpt *m = cup_gpt_new(c, CUP_F32, &neither);
-    EXPECT_INT(cup_gpt_export(m, base), CUP_UNSUPPORTED);
-    cup_error_clear(c);
-    cup_gpt_free(m);
+    for (int i = 0; i < 2; i++) {
+        neither.window_from = !i;
+        neither.sinks = i;
+        cup_gpt *m = cup_gpt_new(c, CUP_F32, &neither);
+        EXPECT_INT(cup_gpt_export(m, base), CUP_UNSUPPORTED);
+        cup_error_clear(c);
+        cup_gpt_free(m);
+    }
     cup_context_free(c);
 }
 

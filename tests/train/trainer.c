@@ -74,6 +74,10 @@ TEST(trainer_resumes_bit_for_bit_with_other_kinds)
     other.optimizer.stochastic = true;
     expect_exact_resume(&other, 3, folder);
     other.order = CUP_DATA_ORDER_PERMUTED;
+    other.model.positions = CUP_POSITIONS_ALIBI;
+    other.model.soft_cap = 2;
+    other.model.logits_cap = 3;
+    other.model.sinks = true;
     expect_exact_resume(&other, 5, folder);
 }
 

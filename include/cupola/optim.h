@@ -46,8 +46,8 @@ typedef struct cup_optimizer_options {
      * nothing. */
     int stage;
     bool offload; /* on a GPU: states, master copies and averages lie in pinned memory of the host,
-                     where steps read and change them over the bus; all bits are those without. On a
-                     CPU they are in the host's memory anyway */
+                     from where they come to the GPU in pieces of 16 MiB, are changed, and go back;
+                     all bits are those without. On a CPU they are in the host's memory anyway */
 } cup_optimizer_options;
 
 /* A tensor to be trained, borrowed for as long as the optimizer lives. The name is copied. */

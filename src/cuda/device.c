@@ -7,6 +7,7 @@
 #include "base/env.h"
 #include "base/log.h"
 #include "base/memory.h"
+#include "cuda/ferry.h"
 #include "cuda/gpu.h"
 
 #define LEAST_DRIVER 11040 /* CUDA 11.4, the first with all that is needed for captured graphs */
@@ -210,6 +211,7 @@ static void close_gpu(cup__device *device)
     cup__graphs_close(gpu, usable);
     cup__kernels_close(gpu, usable);
     cup__staging_close(gpu, usable);
+    cup__ferry_close(gpu, usable);
     if (gpu->pool)
         cup__pool_close(gpu->pool, usable);
     if (usable) {

@@ -28,6 +28,7 @@ struct cup__cuda {
     const char *op;
     cup__pool *pool;
     cup__staging staging;
+    struct cup__ferry *ferry; /* once something is brought and taken back, see ferry.h */
     int64_t pinned; /* bytes of the host's memory that tensors have */
     cup__kernels kernels;
     cup__graph *capturing; /* the one being captured, else NULL */

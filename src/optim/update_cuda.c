@@ -1,9 +1,18 @@
-/* The launch of an update: parameters of one kind go into one table and one kernel. */
+/* The launch of an update: parameters of one kind go into one table and one kernel. What the kernel
+ * would read of the host's memory comes first, in pieces, and goes back when it is changed: threads
+ * that read it themselves reach a tenth of what the bus carries. */
 #include "cuda/cuda.h"
+#include "cuda/ferry.h"
 #include "optim/update.h"
+#include "tensor/tensor.h"
 
 #define THREADS 256
 #define MOST_AT_ONCE 512 /* what a kernel's arguments have room for, which is 32764 bytes */
+
+#define ALIGN 256
+#define DIRECT_MOST 16384 /* elements of a parameter that is changed in the host's memory */
+#define PLACE_BYTES ((int64_t)16 << 20)
+#define COPIES_MOST (PLACE_BYTES / (DIRECT_MOST * 4) + 2 * CUP__RECORD)
 
 /* update_entry of optim/update.cuh. */
 typedef struct entry {
@@ -96,26 +105,38 @@ static cup_status send(launch *l)
     return status;
 }
 
-static void add(launch *l, int row)
+/* CHUNK of optim/update.cuh. */
+static int64_t chunk_of(const launch *l)
 {
-    cup_tensor *const *r = cup__update_record(l->call, row);
-    void *data[CUP__RECORD];
-    for (int k = 0; k < CUP__RECORD; k++) {
-        data[k] = r[k] ? r[k]->data : NULL;
+    return THREADS * 16 / (int64_t)cup_dtype_size(l->kind.dtype);
+}
+
+/* The elements [from, to) of a parameter, whose tensors lie at `data`, as if all of each did. Where
+ * they do not begin with the parameter, they are the launch's first: its chunks are then counted
+ * from before it, round the end of their numbers. */
+static void add_part(launch *l, int row, void *const data[CUP__RECORD], int64_t from, int64_t to)
+{
+    int64_t chunk = chunk_of(l);
+    for (int k = 0; k < CUP__RECORD; k++)
         l->aligned &= (uintptr_t)data[k] % 16 == 0;
-    }
-    int64_t count = cup__update_elements(l->call, row);
     l->entries[l->count++] = (entry){.value = data[CUP__VALUE],
                                      .gradient = data[CUP__GRADIENT],
                                      .master = data[CUP__MASTER],
                                      .first = data[CUP__FIRST],
                                      .second = data[CUP__SECOND],
-                                     .count = count,
-                                     .chunk = (uint32_t)l->chunks,
+                                     .count = to,
+                                     .chunk = (uint32_t)l->chunks - (uint32_t)(from / chunk),
                                      .row = (uint32_t)row};
-    /* CHUNK of optim/update.cuh. */
-    int64_t chunk = THREADS * 16 / (int64_t)cup_dtype_size(l->kind.dtype);
-    l->chunks += (count + chunk - 1) / chunk;
+    l->chunks += (to - from + chunk - 1) / chunk;
+}
+
+static void add(launch *l, int row)
+{
+    cup_tensor *const *r = cup__update_record(l->call, row);
+    void *data[CUP__RECORD];
+    for (int k = 0; k < CUP__RECORD; k++)
+        data[k] = r[k] ? r[k]->data : NULL;
+    add_part(l, row, data, 0, cup__update_elements(l->call, row));
 }
 
 /* Whether an earlier parameter is of the kind, so that its launch has taken this one along. */
@@ -128,23 +149,148 @@ static bool is_taken(const cup__call *call, int row)
     return false;
 }
 
-cup_status cup__update_cuda(cup__call *call)
+/* Bytes that an element has in the host's memory. */
+static int64_t hosted_bytes(cup_tensor *const *r)
 {
-    int records = cup__update_records(call);
+    int64_t bytes = 0;
+    for (int k = 0; k < CUP__RECORD; k++)
+        if (r[k] && r[k]->storage->pinned)
+            bytes += cup_dtype_size(r[k]->dtype);
+    return bytes;
+}
+
+/* Small parameters are changed where they are, by one launch: copies would take longer. */
+static bool is_ferried(const cup__call *call, int row)
+{
+    return cup__update_elements(call, row) > DIRECT_MOST &&
+           hosted_bytes(cup__update_record(call, row)) > 0;
+}
+
+/* What is brought into one place, changed by one launch, and taken back. */
+typedef struct ferried {
+    launch *l;
+    cup__cuda *gpu;
+    char *room; /* of all places */
+    int64_t bytes, used; /* of a place */
+    int place, count, back_count;
+    cup__ferry_copy copies[COPIES_MOST], back[COPIES_MOST];
+} ferried;
+
+static cup_status carry(ferried *f)
+{
+    if (f->count == 0)
+        return CUP_OK;
+    CUP_TRY(cup__ferry_bring(f->gpu, f->place, f->copies, f->count));
+    CUP_TRY(send(f->l));
+    CUP_TRY(cup__ferry_return(f->gpu, f->place, f->back, f->back_count));
+    f->place = (f->place + 1) % CUP__FERRY_PLACES;
+    f->used = 0;
+    f->count = f->back_count = 0;
+    return CUP_OK;
+}
+
+/* The elements [from, to), which have room in the place. */
+static void load_part(ferried *f, int row, int64_t from, int64_t to)
+{
+    cup_tensor *const *r = cup__update_record(f->l->call, row);
+    void *data[CUP__RECORD];
+    for (int k = 0; k < CUP__RECORD; k++) {
+        data[k] = r[k] ? r[k]->data : NULL;
+        if (!r[k] || !r[k]->storage->pinned)
+            continue;
+        int64_t each = cup_dtype_size(r[k]->dtype), bytes = (to - from) * each;
+        char *here = f->room + f->place * f->bytes + f->used;
+        cup__ferry_copy copy = {here, (char *)r[k]->data + from * each, (size_t)bytes};
+        f->copies[f->count++] = copy;
+        if (k != CUP__GRADIENT)
+            f->back[f->back_count++] = copy;
+        data[k] = (void *)((uintptr_t)here - (uintptr_t)(from * each));
+        f->used += (bytes + ALIGN - 1) / ALIGN * ALIGN;
+    }
+    add_part(f->l, row, data, from, to);
+}
+
+static cup_status load(ferried *f, int row)
+{
+    int64_t count = cup__update_elements(f->l->call, row), chunk = chunk_of(f->l);
+    int64_t each = hosted_bytes(cup__update_record(f->l->call, row));
+    for (int64_t from = 0, to; from < count; from = to) {
+        int64_t fits = (f->bytes - f->used - CUP__RECORD * ALIGN) / each / chunk * chunk;
+        if (from > 0 || fits < chunk || f->count > COPIES_MOST - CUP__RECORD) {
+            CUP_TRY(carry(f));
+            fits = (f->bytes - CUP__RECORD * ALIGN) / each / chunk * chunk;
+        }
+        to = count - from < fits ? count : from + fits;
+        load_part(f, row, from, to);
+    }
+    return CUP_OK;
+}
+
+/* The parameters of the launch's kind whose states come and go. */
+static cup_status carry_all(ferried *f)
+{
+    for (int i = 0; i < cup__update_records(f->l->call); i++)
+        if (is_ferried(f->l->call, i) &&
+            same_kind(f->l->kind, kind_of(cup__update_record(f->l->call, i))))
+            CUP_TRY(load(f, i));
+    return carry(f);
+}
+
+/* Of no more than is to be brought, as far as that is known. */
+static int64_t bytes_of_place(const cup__call *call)
+{
+    int64_t bytes = 0;
+    for (int i = 0; i < cup__update_records(call) && bytes < PLACE_BYTES; i++)
+        if (is_ferried(call, i))
+            bytes += cup__update_elements(call, i) * hosted_bytes(cup__update_record(call, i)) +
+                     2 * CUP__RECORD * ALIGN;
+    return bytes < PLACE_BYTES ? bytes : PLACE_BYTES;
+}
+
+/* All of the launch's kind that lies where the kernel finds it. */
+static cup_status send_all(launch *l)
+{
+    for (int i = 0; i < cup__update_records(l->call); i++) {
+        if (cup__update_elements(l->call, i) == 0 || is_ferried(l->call, i) ||
+            !same_kind(l->kind, kind_of(cup__update_record(l->call, i))))
+            continue;
+        add(l, i);
+        if (l->count == MOST_AT_ONCE)
+            CUP_TRY(send(l));
+    }
+    return send(l);
+}
+
+static cup_status update(cup__call *call, ferried *f)
+{
     launch l = {.call = call, .aligned = true};
-    for (int start = 0; start < records; start++) {
+    for (int start = 0; start < cup__update_records(call); start++) {
         if (is_taken(call, start))
             continue;
         l.kind = kind_of(cup__update_record(call, start));
-        for (int i = start; i < records; i++) {
-            if (cup__update_elements(call, i) == 0 ||
-                !same_kind(l.kind, kind_of(cup__update_record(call, i))))
-                continue;
-            add(&l, i);
-            if (l.count == MOST_AT_ONCE)
-                CUP_TRY(send(&l));
-        }
-        CUP_TRY(send(&l));
+        CUP_TRY(send_all(&l));
+        f->l = &l;
+        if (f->bytes)
+            CUP_TRY(carry_all(f));
     }
     return CUP_OK;
+}
+
+cup_status cup__update_cuda(cup__call *call)
+{
+    cup__device *device = call->c->device;
+    ferried f = {.gpu = cup__cuda_of(device), .bytes = bytes_of_place(call)};
+    void *room = NULL;
+    if (!f.bytes)
+        return update(call, &f);
+    CUP_TRY(device->calls->allocate(device, (size_t)(CUP__FERRY_PLACES * f.bytes),
+                                    "states on their way", &room));
+    f.room = room;
+    cup_status status = cup__ferry_begin(f.gpu);
+    if (status == CUP_OK)
+        status = update(call, &f);
+    if (status == CUP_OK)
+        status = cup__ferry_end(f.gpu);
+    device->calls->release(device, room);
+    return status;
 }

@@ -1,6 +1,6 @@
 /* Modules and kernels of the fake driver. Code of the fake NVRTC is text: "FAKE", then a line for
  * each entry with its name and the sizes of its arguments. The entry fake_add(p, n, v) is carried
- * out: it adds v to n 32-bit numbers; others do nothing. */
+ * out: it adds v to n 32-bit numbers; so is adamw_step, see cuda_update.c; others do nothing. */
 #define FAKE_INSIDE
 #include "fake.h"
 
@@ -22,6 +22,7 @@ struct CUfunc_st {
     int count; /* of arguments; -1: unknown */
     size_t sizes[64];
     int shared;
+    fake_update *updates;
 };
 struct CUmod_st {
     CUfunction functions;
@@ -70,6 +71,7 @@ CUresult cuModuleUnload(CUmodule module)
     while (module->functions) {
         CUfunction gone = module->functions;
         module->functions = gone->next;
+        fake_update_free(gone->updates);
         free(gone);
     }
     free(module);
@@ -142,6 +144,8 @@ CUresult cuFuncGetParamInfo(CUfunction function, size_t index, size_t *offset, s
 
 void fake_launch(const fake_work *work)
 {
+    if (work->update)
+        fake_update_run(work->update);
     if (strcmp(work->function->name, "fake_add"))
         return;
     uint32_t *numbers = (uint32_t *)(uintptr_t)work->arguments[0];
@@ -150,11 +154,14 @@ void fake_launch(const fake_work *work)
         numbers[i] += add;
 }
 
-static CUresult launch(CUfunction function, CUstream stream, void **arguments, unsigned shared)
+static CUresult launch(CUfunction function, CUstream stream, void **arguments, unsigned shared,
+                       unsigned blocks)
 {
     if ((int)shared > function->shared)
         return CUDA_ERROR_INVALID_VALUE;
     fake_work work = {.what = FAKE_LAUNCH, .function = function};
+    if (!strcmp(function->name, "adamw_step"))
+        work.update = function->updates = fake_update_new(arguments, blocks, function->updates);
     for (int i = 0; i < function->count; i++)
         if (function->sizes[i] <= sizeof *work.arguments)
             memcpy(&work.arguments[i], arguments[i], function->sizes[i]);
@@ -170,7 +177,7 @@ CUresult cuLaunchKernel(CUfunction function, unsigned int grid_x, unsigned int g
     (void)extra;
     if (!grid_x || !grid_y || !grid_z || !block_x || !block_y || !block_z)
         return CUDA_ERROR_INVALID_VALUE;
-    return launch(function, stream, arguments, shared);
+    return launch(function, stream, arguments, shared, grid_x);
 }
 
 CUresult cuLaunchKernelEx(const CUlaunchConfig *config, CUfunction function, void **arguments,
@@ -178,7 +185,7 @@ CUresult cuLaunchKernelEx(const CUlaunchConfig *config, CUfunction function, voi
 {
     ENTER;
     (void)extra;
-    return launch(function, config->hStream, arguments, config->sharedMemBytes);
+    return launch(function, config->hStream, arguments, config->sharedMemBytes, config->gridDimX);
 }
 
 CUresult cuOccupancyMaxActiveBlocksPerMultiprocessor(int *blocks, CUfunction function,

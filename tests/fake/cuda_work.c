@@ -20,10 +20,14 @@ struct CUstream_st {
     fake_work *queue, **end;
     bool capturing;
     CUgraph captured;
+    bool joined;   /* the capture of another, by a wait for it */
+    bool unwaited; /* so it has work that nobody waits for */
 };
 struct CUevent_st {
     long recorded, reached; /* recordings that were queued, and those that were done */
     CUstream stream;        /* of the last recording */
+    CUgraph captured;       /* that the last one is of, in which this stream made it */
+    CUstream capturer;
 };
 struct CUgraph_st {
     fake_work *first, **end;
@@ -31,6 +35,9 @@ struct CUgraph_st {
 struct CUgraphExec_st {
     fake_work *first;
 };
+
+#define CUDA_ERROR_STREAM_CAPTURE_UNJOINED ((CUresult)904)
+#define CUDA_ERROR_STREAM_CAPTURE_ISOLATION ((CUresult)905)
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static CUstream streams;
@@ -111,6 +118,7 @@ CUresult fake_queue(CUstream stream, const fake_work *work)
     fake_work *copy = copy_of(work);
     pthread_mutex_lock(&lock);
     if (stream->capturing) {
+        stream->unwaited = stream->joined;
         *stream->captured->end = copy;
         stream->captured->end = &copy->next;
     } else {
@@ -167,6 +175,24 @@ CUresult cuStreamQuery(CUstream stream)
     return stream->queue ? CUDA_ERROR_NOT_READY : CUDA_SUCCESS;
 }
 
+/* A stream that waits for an event of a capture is captured, too. */
+static CUresult join_capture(CUstream stream, CUevent event)
+{
+    bool live = false;
+    pthread_mutex_lock(&lock);
+    for (CUstream s = streams; s && event->captured; s = s->next)
+        live = live || (s->capturing && s->captured == event->captured);
+    if (live && !stream->capturing) {
+        stream->capturing = stream->joined = true;
+        stream->captured = event->captured;
+    }
+    bool same = !stream->capturing || (live && stream->captured == event->captured);
+    if (live && same)
+        event->capturer->unwaited = false;
+    pthread_mutex_unlock(&lock);
+    return same ? CUDA_SUCCESS : CUDA_ERROR_STREAM_CAPTURE_ISOLATION;
+}
+
 CUresult cuStreamWaitEvent(CUstream stream, CUevent event, unsigned int flags)
 {
     ENTER;
@@ -174,6 +200,9 @@ CUresult cuStreamWaitEvent(CUstream stream, CUevent event, unsigned int flags)
     /* The default streams do no work of their own here. */
     if ((uintptr_t)stream <= 2)
         return CUDA_SUCCESS;
+    CUresult refused = join_capture(stream, event);
+    if (refused != CUDA_SUCCESS)
+        return refused;
     return fake_queue(stream, &(fake_work){.what = FAKE_WAIT, .event = event,
                                            .recording = event->recorded});
 }
@@ -203,6 +232,8 @@ CUresult cuEventRecord(CUevent event, CUstream stream)
         event->reached = ++event->recorded;
         return CUDA_SUCCESS;
     }
+    event->captured = stream->captured;
+    event->capturer = stream;
     if (!stream->capturing) {
         event->recorded++;
         event->stream = stream;
@@ -284,9 +315,15 @@ CUresult cuStreamEndCapture(CUstream stream, CUgraph *graph)
     if (!stream->capturing)
         return CUDA_ERROR_INVALID_VALUE;
     CUgraph captured = stream->captured;
-    stream->capturing = false;
-    stream->captured = NULL;
     CUresult refused = fake_enter(__func__);
+    for (CUstream s = streams; s; s = s->next) {
+        if (!s->capturing || s->captured != captured)
+            continue;
+        if (s->unwaited)
+            refused = CUDA_ERROR_STREAM_CAPTURE_UNJOINED;
+        s->capturing = s->joined = s->unwaited = false;
+        s->captured = NULL;
+    }
     if (refused != CUDA_SUCCESS)
         cuGraphDestroy(captured);
     else

@@ -77,10 +77,17 @@ typedef struct fake_work {
     long recording; /* of the event, that a wait is for */
     CUfunction function;
     unsigned long long arguments[64];
+    const struct fake_update *update;
 } fake_work;
 CUresult fake_queue(CUstream stream, const fake_work *work);
 void fake_finish(void);
 void fake_launch(const fake_work *work);
+
+/* What a launch of adamw_step was given, one of a list. */
+typedef struct fake_update fake_update;
+fake_update *fake_update_new(void **arguments, unsigned blocks, fake_update *next);
+void fake_update_free(fake_update *first);
+void fake_update_run(const fake_update *u);
 
 #endif
 #endif

@@ -287,6 +287,35 @@ def stepped(make, count):
     return before[0], value.grad, before[1], value.detach(), optimizer.state[value]
 
 
+def coded(values, span, signed):
+    """A row of codes of 8 bits, see src/optim/codes.h, for numbers that have one each."""
+    top = max((math.frexp(v)[1] for v in values if v), default=0)
+    row = [0] * 260
+    for i, v in enumerate(values):
+        fraction, exponent = math.frexp(abs(v))
+        if v:
+            row[i] = (span + exponent - top << 3) + int(16 * fraction) + (128 * (v < 0) * signed)
+    row[256] = top + 126 if any(values) else 0
+    return torch.tensor([row], dtype=torch.uint8)
+
+
+def coded_steps(rate, decay, b1, b2, settings):
+    """Steps of AdamW whose states are all sums of few powers of two."""
+    x, g = real(2, 3), torch.tensor([[1, -.5, 2], [.25, -4, 0]], dtype=torch.float64)
+    first, second = torch.zeros_like(g), torch.zeros_like(g)
+    for t in (1, 2):
+        corrected, root = rate / (1 - b1 ** t), 1 / math.sqrt(1 - b2 ** t)
+        factors = torch.tensor([corrected, root, 1, rate, 1], dtype=torch.float64)
+        was = [coded(first.reshape(-1).tolist(), 14, True),
+               coded(second.reshape(-1).tolist(), 30, False)]
+        first, second = b1 * first + (1 - b1) * g, b2 * second + (1 - b2) * g * g
+        y = x - (rate * decay * x + corrected * first / (second.sqrt() * root + 1e-3))
+        yield ("adamw8", {"beta1": b1, "beta2": b2, "epsilon": 1e-3},
+               [factors, settings, x, g, None] + was,
+               [y, coded(first.reshape(-1).tolist(), 14, True),
+                coded(second.reshape(-1).tolist(), 30, False)], [], "by hand")
+
+
 def optimizers():
     rate, decay, b1, b2 = 0.125, 0.0625, 0.75, 0.875
     settings = torch.tensor([[1, decay]], dtype=torch.float64)
@@ -300,6 +329,7 @@ def optimizers():
         yield ("adamw", {"beta1": b1, "beta2": b2, "epsilon": 1e-3},
                [factors, settings, x, g, None, first, second],
                [y, state["exp_avg"], state["exp_avg_sq"]], [], TORCH)
+    yield from coded_steps(rate, decay, b1, b2, settings)
     factors = torch.tensor([rate, 1, 1, rate, 1], dtype=torch.float64)
     for nesterov in (False, True):
         x, g, was, y, state = stepped(lambda p: torch.optim.SGD(

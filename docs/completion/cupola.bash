@@ -18,7 +18,7 @@ _cupola()
     train:--mlp) words='gelu swiglu' ;;
     train:--bias) words='yes no qkv' ;;
     train:--decline) words='cosine linear constant root' ;;
-    train:--optimizer) words='adamw sgd lion muon adam rmsprop adagrad' ;;
+    train:--optimizer) words='adamw sgd lion muon adam rmsprop adagrad adamw8' ;;
     train:--recompute) words='none norms pointwise block auto' ;;
     plan:--preset) words='char demo gpt2-124m gpt2-350m gpt2-774m gpt2-1558m' ;;
     plan:--dtype) words='f32 bf16 f16' ;;
@@ -28,7 +28,7 @@ _cupola()
     plan:--mlp) words='gelu swiglu' ;;
     plan:--bias) words='yes no qkv' ;;
     plan:--decline) words='cosine linear constant root' ;;
-    plan:--optimizer) words='adamw sgd lion muon adam rmsprop adagrad' ;;
+    plan:--optimizer) words='adamw sgd lion muon adam rmsprop adagrad adamw8' ;;
     plan:--recompute) words='none norms pointwise block auto' ;;
     tokenize:--format) words='llmc nanogpt' ;;
     bench:--dtype) words='f32 f64 f16 bf16 i8 f8e4m3 f8e5m2' ;;

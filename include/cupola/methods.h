@@ -30,10 +30,14 @@ typedef enum cup_method {
     /* Adagrad: along the gradient over the root of the sum of all its squares so far; weight
      * decay is part of the gradient (epsilon: 1e-10) */
     CUP_METHOD_ADAGRAD = 6,
+    /* AdamW with states of 8 bits, which are 2 bytes a number in place of 8: floats of few bits
+     * below the largest of each 256, rounded at random; not of parameters that processes share
+     * out (beta1: 0.9, beta2: 0.999, epsilon: 1e-8) */
+    CUP_METHOD_ADAMW8 = 7,
 } cup_method;
 
 /* The name of each, as cup_method_find takes it. */
-#define CUP_METHOD_NAMES "adamw|sgd|lion|muon|adam|rmsprop|adagrad"
+#define CUP_METHOD_NAMES "adamw|sgd|lion|muon|adam|rmsprop|adagrad|adamw8"
 
 #ifdef __cplusplus
 }

@@ -19,11 +19,14 @@ CUP_API cup_status cup_method_find(const char *name, cup_method *out);
 /* How to optimize. All zero means AdamW with the defaults.
  *
  * The methods are those of: Loshchilov and Hutter 2019, "Decoupled weight decay regularization"
- * (AdamW); Chen and others 2023, "Symbolic discovery of optimization algorithms" (Lion); Jordan and
- * others 2024, "Muon: an optimizer for hidden layers in neural networks"; Kingma and Ba 2015,
+ * (AdamW); Chen and others 2023, "Symbolic discovery of optimization algorithms" (Lion); Jordan
+ * and others 2024, "Muon: an optimizer for hidden layers in neural networks"; Kingma and Ba 2015,
  * "Adam: a method for stochastic optimization"; Tieleman and Hinton 2012, lecture 6.5 of "Neural
  * networks for machine learning" (RMSprop); Duchi, Hazan and Singer 2011, "Adaptive subgradient
- * methods for online learning and stochastic optimization" (Adagrad). */
+ * methods for online learning and stochastic optimization" (Adagrad); Dettmers, Lewis, Shleifer
+ * and Zettlemoyer 2022, "8-bit optimizers via block-wise quantization" (adamw8, with other codes:
+ * of the first state 1 bit for the sign, 4 of exponent and 3 behind the point, of the second 5
+ * and 3). */
 typedef struct cup_optimizer_options {
     size_t size; /* of this struct, see CUP_OPTIONS */
     cup_method method;
@@ -107,7 +110,8 @@ CUP_API cup_status cup_optimizer_show_average(cup_optimizer *o, bool on);
 
 /* All that the optimizer remembers, as tensors to save and to fill again: "NAME.first",
  * "NAME.second", "NAME.master" and "NAME.average" for each parameter, and "steps"; with `split` of
- * this process's share. Borrowed. */
+ * this process's share. Those of adamw8 are u8 [blocks,260]: for each 256 numbers their codes, the
+ * exponent of the largest and three zeros. Borrowed. */
 CUP_API const cup_named *cup_optimizer_state(const cup_optimizer *o, int64_t *count);
 
 /* How a learning rate declines: what is left of it over the part x of the decline. */

@@ -138,3 +138,9 @@ int cup__method_states(const cup_optimizer_options *given)
     cup__method_attributes_of(row, &o, &attributes);
     return cup__update_states(row, &attributes);
 }
+
+int cup__method_state_bytes(const cup_optimizer_options *given)
+{
+    int states = cup__method_states(given);
+    return states && cup__method_row(given->method)->op->update->coded ? states : 4 * states;
+}

@@ -23,7 +23,9 @@ void cup__method_attributes_of(const cup__row *row, const cup_optimizer_options 
 /* The number that an op of a method has by this name; 0 where it has none. */
 double cup__method_number(const cup__row *row, const cup__method_attributes *a, const char *name);
 
-/* How many states the method keeps for a parameter, from options as they were given. */
+/* How many states the method keeps for a parameter, from options as they were given; and how many
+ * bytes of a number they are, but for what rows of codes end with. */
 int cup__method_states(const cup_optimizer_options *given);
+int cup__method_state_bytes(const cup_optimizer_options *given);
 
 #endif

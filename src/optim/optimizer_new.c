@@ -89,6 +89,19 @@ static bool is_matrix(const cup_optimizer *o, const cup_parameter *p)
     return o->row != o->others && p->hidden && p->tensor->ndim == 2;
 }
 
+/* The row by whose rule the parameter goes. */
+static const cup__row *row_of(const cup_optimizer *o, const cup_parameter *p)
+{
+    return is_matrix(o, p) ? o->row : o->others;
+}
+
+static cup_tensor *add_state(cup_optimizer *o, const cup_parameter *p, const char *part)
+{
+    const cup__shape own = cup__shape_of(p->tensor);
+    const cup__shape shape = cup__update_state_shape(row_of(o, p), &own);
+    return cup__optimizer_state_add(o, p->name, part, cup__optimizer_room(o, &shape));
+}
+
 /* The record of an average, of what the steps change. */
 static cup_status add_average(cup_optimizer *o, const cup_parameter *p, cup_tensor *master)
 {
@@ -113,6 +126,7 @@ static cup_status add_elsewhere(cup_optimizer *o, const cup_parameter *p)
     int states = is_matrix(o, p) ? cup__update_states(o->row, &o->attributes)
                                  : cup__update_states(o->others, &o->others_attributes);
     bool master = dtype == CUP_F16 || (dtype == CUP_BF16 && !o->options.stochastic);
+    const cup__shape state = cup__update_state_shape(row_of(o, p), &shape);
     shape.dtype = dtype == CUP_F64 ? CUP_F64 : CUP_F32;
     for (int i = 0; i < 4; i++) {
         bool kept = i == 0 ? master : i == 3 ? o->averages != NULL : i <= states;
@@ -121,7 +135,7 @@ static cup_status add_elsewhere(cup_optimizer *o, const cup_parameter *p)
         if (snprintf(name, sizeof name, "%s.%s", p->name, parts[i]) >= (int)sizeof name)
             return cup__fail(&o->c->error, CUP_ARGUMENT,
                              "optimizer: the name %.100s... is too long", p->name);
-        CUP_TRY(cup__split_note(o, name, NULL, &shape));
+        CUP_TRY(cup__split_note(o, name, NULL, i == 1 || i == 2 ? &state : &shape));
     }
     return CUP_OK;
 }
@@ -142,7 +156,7 @@ static cup_status add_parameter(cup_optimizer *o, const cup_parameter *p, const 
     if (dtype == CUP_F16 || (dtype == CUP_BF16 && !o->options.stochastic))
         r[CUP__MASTER] = add_master(o, p);
     for (int i = 0; i < states; i++)
-        r[CUP__FIRST + i] = add_zeros(o, p, parts[i]);
+        r[CUP__FIRST + i] = add_state(o, p, parts[i]);
     if (o->averages)
         CUP_TRY(add_average(o, p, r[CUP__MASTER]));
     float rate = p->rate > 0 ? (float)p->rate : 1.0f;
@@ -166,6 +180,12 @@ static cup_status add_parameters(cup_optimizer *o, const cup_parameter *paramete
         CUP_TRY(check_parameter(o->c, &parameters[i], i));
         CUP_TRY(check_single(o->c, parameters, i));
     }
+    for (int i = 0; i < o->count; i++)
+        if (o->others->op->update->coded && parts && parts[i])
+            return cup__fail(&o->c->error, CUP_UNSUPPORTED,
+                             "optimizer: states of 8 bits of %s, which processes share out; take "
+                             "adamw, or leave parts of a model and of experts out",
+                             parameters[i].name);
     CUP_TRY(cup__split_begin(o, parameters));
     for (int i = 0; i < o->count; i++) {
         cup__tensor_retain(parameters[i].tensor);

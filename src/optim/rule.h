@@ -58,17 +58,25 @@
     }
 
 #define CUP__RULE_UNPACKED(...) __VA_ARGS__
-#define CUP__RULE(name, most, fields, ...)                                                         \
-    CUP__RULE_F64(name, most, __VA_ARGS__)                                                         \
-    CUP__RULE_F32(name, most, __VA_ARGS__)                                                         \
+#define CUP__RULE_UPDATE(name, most, header, statements, ...)                                      \
     static const cup__update name##_update = {                                                     \
         .source = #name ".cu",                                                                     \
-        .text = "#include \"update.cuh\"\n\nRULE\n{\n    " #__VA_ARGS__                            \
+        .text = "#include \"" header "\"\n\nRULE\n{\n    " statements                              \
                 "\n    return value;\n}\n\nUPDATE(" #name ")\n",                                   \
         .entry = #name "_step",                                                                    \
         .f64 = name##_f64,                                                                         \
         .f32 = name##_f32,                                                                         \
         .states = (most),                                                                          \
-        CUP__RULE_UNPACKED fields};
+        __VA_ARGS__};
+#define CUP__RULE(name, most, fields, ...)                                                         \
+    CUP__RULE_F64(name, most, __VA_ARGS__)                                                         \
+    CUP__RULE_F32(name, most, __VA_ARGS__)                                                         \
+    CUP__RULE_UPDATE(name, most, "update.cuh", #__VA_ARGS__, CUP__RULE_UNPACKED fields)
+
+/* The same with two states, in codes of 8 bits; the device rounds each operation, as the CPU. */
+#define CUP__RULE_CODED(name, ...)                                                                 \
+    CUP__RULE_F64(name, 2, __VA_ARGS__)                                                            \
+    CUP__RULE_F32(name, 2, __VA_ARGS__)                                                            \
+    CUP__RULE_UPDATE(name, 2, "update_coded.cuh", #__VA_ARGS__, .coded = true)
 
 #endif

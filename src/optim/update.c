@@ -6,6 +6,7 @@
 #include "base/memory.h"
 #include "base/parallel.h"
 #include "base/philox.h"
+#include "optim/codes.h"
 #include "tensor/floats.h"
 
 #define CHUNK 8192 /* elements a core takes at a time */
@@ -81,10 +82,16 @@ static cup_status check_record(cup__call *call, int i, int states)
         if (!r[k])
             continue;
         cup__shape shape = cup__shape_of(r[k]), want = cup__shape_of(r[CUP__VALUE]);
+        bool coded = k >= CUP__FIRST && call->op->update->coded;
+        if (coded)
+            want = cup__update_state_shape(call->row, &want);
         if (!cup__shape_equal(&shape, &want))
             return cup__call_fail(call, CUP_SHAPE, "the %s of parameter %d has another shape",
                                   names[k], i);
-        if (k >= CUP__MASTER && !is_wide(r[k]))
+        if (coded && r[k]->dtype != CUP_U8)
+            return cup__call_fail(call, CUP_DTYPE, "the %s of parameter %d must be u8", names[k],
+                                  i);
+        if (k >= CUP__MASTER && !coded && !is_wide(r[k]))
             return cup__call_fail(call, CUP_DTYPE, "the %s of parameter %d must be f32 or f64",
                                   names[k], i);
     }
@@ -153,19 +160,30 @@ static bool is_stochastic(const cup__call *call, cup_tensor *const *r)
            cup__update_stochastic(call->row, call->attributes);
 }
 
+static int load_states(const cup__call *call, cup_tensor *const *r, int64_t index, double *state)
+{
+    int states = 0;
+    for (; states < 2 && r[CUP__FIRST + states]; states++) {
+        const cup_tensor *t = r[CUP__FIRST + states];
+        float coded;
+        if (call->op->update->coded)
+            cup__codes_read(t, states == 0, index, 1, &coded);
+        state[states] = call->op->update->coded ? (double)coded
+                                                : cup__load(t, cup__offset_of(t, index));
+    }
+    return states;
+}
+
 static void update_element(const cup__call *call, int row, int64_t index, const cup__step *step)
 {
     cup_tensor *const *r = cup__update_record(call, row);
     cup_tensor *truth = r[CUP__MASTER] ? r[CUP__MASTER] : r[CUP__VALUE];
     double state[2] = {0, 0};
-    int states = 0;
-    for (; states < 2 && r[CUP__FIRST + states]; states++)
-        state[states] = cup__load(r[CUP__FIRST + states],
-                                  cup__offset_of(r[CUP__FIRST + states], index));
+    int states = load_states(call, r, index, state);
     double gradient = cup__load(r[CUP__GRADIENT], cup__offset_of(r[CUP__GRADIENT], index));
     double before = cup__load(truth, cup__offset_of(truth, index));
     double value = call->op->update->f64(before, gradient * step->gradient, state, states, step);
-    for (int k = 0; k < states; k++)
+    for (int k = 0; k < states && !call->op->update->coded; k++)
         cup__store(r[CUP__FIRST + k], cup__offset_of(r[CUP__FIRST + k], index), state[k]);
     if (is_stochastic(call, r)) {
         uint16_t bits = round_at_random(call, row, index, (float)value);
@@ -177,13 +195,50 @@ static void update_element(const cup__call *call, int row, int64_t index, const 
         cup__store(r[CUP__VALUE], cup__offset_of(r[CUP__VALUE], index), value);
 }
 
+static cup__step_f32 in_f32(const cup__step *s)
+{
+    cup__step_f32 n = {.corrected = (float)s->corrected,
+                       .root = (float)s->root,
+                       .gradient = (float)s->gradient,
+                       .rate = (float)s->rate,
+                       .decay = (float)s->decay};
+    for (int k = 0; k < CUP__UPDATE_NUMBERS; k++) {
+        n.a[k] = (float)s->a[k];
+        n.rest[k] = (float)s->rest[k];
+    }
+    return n;
+}
+
+/* States that become codes are computed in f32 by all, each operation rounded, since codes have no
+ * tolerance. */
+static void update_codes(const cup__call *call, int row, const cup__step *step)
+{
+    cup_tensor *const *r = cup__update_record(call, row);
+    const cup__step_f32 floats = in_f32(step);
+    for (int64_t at = 0; at < cup__update_elements(call, row); at += CUP__CODES) {
+        float values[CUP__CODES] = {0}, g[CUP__CODES], first[CUP__CODES], second[CUP__CODES];
+        int64_t left = r[CUP__VALUE]->count - at, count = left < CUP__CODES ? left : CUP__CODES;
+        for (int64_t i = 0; i < count; i++)
+            g[i] = (float)cup__load(r[CUP__GRADIENT], cup__offset_of(r[CUP__GRADIENT], at + i));
+        cup__codes_read(r[CUP__FIRST], true, at, count, first);
+        cup__codes_read(r[CUP__SECOND], false, at, count, second);
+        call->op->update->f32(values, g, first, second, count, &floats);
+        for (int64_t i = 0; i < count; i++)
+            update_element(call, row, at + i, step);
+        cup__codes_write(call, row, true, at, count, first);
+        cup__codes_write(call, row, false, at, count, second);
+    }
+}
+
 cup_status cup__update_specification(cup__call *call)
 {
     for (int i = 0; i < cup__update_records(call); i++) {
         cup__step step;
         if (!step_of(call, i, &step))
             return CUP_OK;
-        for (int64_t k = 0; k < cup__update_elements(call, i); k++)
+        if (call->op->update->coded)
+            update_codes(call, i, &step);
+        for (int64_t k = 0; k < cup__update_elements(call, i) && !call->op->update->coded; k++)
             update_element(call, i, k, &step);
     }
     return CUP_OK;
@@ -207,18 +262,22 @@ static float *floats_at(cup_tensor *t, int64_t offset)
     return t ? (float *)t->data + offset : NULL;
 }
 
-static cup__step_f32 in_f32(const cup__step *s)
+static void run_rule(const job *j, int row, float *value, const float *gradient,
+                     const cup__step_f32 *step, int64_t offset, int64_t count)
 {
-    cup__step_f32 n = {.corrected = (float)s->corrected,
-                       .root = (float)s->root,
-                       .gradient = (float)s->gradient,
-                       .rate = (float)s->rate,
-                       .decay = (float)s->decay};
-    for (int k = 0; k < CUP__UPDATE_NUMBERS; k++) {
-        n.a[k] = (float)s->a[k];
-        n.rest[k] = (float)s->rest[k];
+    cup_tensor *const *r = cup__update_record(j->call, row);
+    const cup__update *update = j->call->op->update;
+    float first[PIECE], second[PIECE];
+    if (!update->coded) {
+        update->f32(value, gradient, floats_at(r[CUP__FIRST], offset),
+                    floats_at(r[CUP__SECOND], offset), count, step);
+        return;
     }
-    return n;
+    cup__codes_read(r[CUP__FIRST], true, offset, count, first);
+    cup__codes_read(r[CUP__SECOND], false, offset, count, second);
+    update->f32(value, gradient, first, second, count, step);
+    cup__codes_write(j->call, row, true, offset, count, first);
+    cup__codes_write(j->call, row, false, offset, count, second);
 }
 
 static void update_piece(const job *j, int row, const cup__step_f32 *step, int64_t offset,
@@ -234,8 +293,7 @@ static void update_piece(const job *j, int row, const cup__step_f32 *step, int64
                                          : value_buffer;
     if (value == value_buffer)
         cup__load_f32(value, at, p->dtype, count);
-    j->call->op->update->f32(value, gradient, floats_at(r[CUP__FIRST], offset),
-                             floats_at(r[CUP__SECOND], offset), count, step);
+    run_rule(j, row, value, gradient, step, offset, count);
     if (is_stochastic(j->call, r))
         for (int64_t i = 0; i < count; i++)
             ((uint16_t *)(void *)at)[i] = round_at_random(j->call, row, offset + i, value[i]);

@@ -41,6 +41,7 @@ typedef struct cup__update {
     const char *source, *text, *entry; /* of the kernel */
     int states;    /* kept for each parameter */
     int last_for;  /* the last state is kept where this attribute, from 1, is not 0; 0: always */
+    bool coded;    /* states are codes of 8 bits, see codes.h, and do not depend on the value */
     bool unscaled; /* the gradient is a direction of a size of its own: no scale, no clip */
     int others;    /* not 0: hidden matrices go by it, and by this op all other parameters */
     /* One element, whose gradient is scaled; returns the new value. */
@@ -55,6 +56,16 @@ typedef struct cup__update {
 void cup__update_numbers(const cup__row *row, const void *attributes, double *out);
 int cup__update_states(const cup__row *row, const void *attributes);
 bool cup__update_stochastic(const cup__row *row, const void *attributes);
+
+/* Of a parameter's states. */
+cup__shape cup__update_state_shape(const cup__row *row, const cup__shape *parameter);
+
+/* Numbers of coded states, the first of which are signed: `count` from `offset` on, to be
+ * written the first of a row. Writing takes random numbers of the call. */
+void cup__codes_read(const cup_tensor *state, bool is_signed, int64_t offset, int64_t count,
+                     float *out);
+void cup__codes_write(const cup__call *call, int record, bool is_signed, int64_t offset,
+                      int64_t count, const float *values);
 
 /* How many records there are, and each one's five tensors. */
 int cup__update_records(const cup__call *call);
@@ -74,15 +85,17 @@ void cup__update_cost(const cup__call *call, double *bytes, double *flops);
 #define CUP__STATE_DTYPES (CUP__DTYPE(F32) | CUP__DTYPE(F64))
 #define CUP__UPDATE(of) CUP__UPDATE_FROM(of, -2)
 /* The same where the first state is tested from `low` on, as one that a root is taken of. */
-#define CUP__UPDATE_FROM(of, low)                                                                  \
+#define CUP__UPDATE_FROM(of, low) CUP__UPDATE_STATES(of, CUP__STATE_DTYPES, low, 2, 0.01, 2)
+/* Codes of 8 bits, and exponents of them that leave a step within f32. */
+#define CUP__UPDATE_CODED(of) CUP__UPDATE_STATES(of, CUP__DTYPE(U8), 40, 216, 40, 216)
+#define CUP__UPDATE_STATES(of, dtypes, low, high, low2, high2)                               \
     .update = (of), .infer = cup__update_infer, .specification = cup__update_specification,        \
     .impls = cup__update_impls,                                                                    \
     .list_from = CUP__RECORDS_AT, .list_step = CUP__RECORD,                                        \
     .in_place = (1u << CUP__VALUE | 1u << CUP__MASTER | 1u << CUP__FIRST | 1u << CUP__SECOND)      \
                 << CUP__RECORDS_AT,                                                                \
-    .in_dtypes = {CUP__DTYPE(F32),   CUP__DTYPE(F32),  0, 0, CUP__STATE_DTYPES,                    \
-                  CUP__STATE_DTYPES, CUP__STATE_DTYPES},                                           \
-    .domain = {{0, 0.9}, {0, 0.9}, {-2, 2}, {-2, 2}, {-2, 2}, {low, 2}, {0.01, 2}},                \
+    .in_dtypes = {CUP__DTYPE(F32), CUP__DTYPE(F32), 0, 0, CUP__STATE_DTYPES, dtypes, dtypes},      \
+    .domain = {{0, 0.9}, {0, 0.9}, {-2, 2}, {-2, 2}, {-2, 2}, {low, high}, {low2, high2}},         \
     .random = true, .cost = cup__update_cost
 
 #endif

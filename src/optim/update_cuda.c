@@ -3,6 +3,7 @@
  * that read it themselves reach a tenth of what the bus carries. */
 #include "cuda/cuda.h"
 #include "cuda/ferry.h"
+#include "optim/codes.h"
 #include "optim/update.h"
 #include "tensor/tensor.h"
 
@@ -58,7 +59,7 @@ const char *cup__update_refuses_cuda(const cup__call *call)
         cup_tensor *const *r = cup__update_record(call, i);
         cup_dtype wide = r[CUP__VALUE]->dtype == CUP_F64 ? CUP_F64 : CUP_F32;
         for (int k = CUP__MASTER; k < CUP__RECORD; k++)
-            if (r[k] && r[k]->dtype != wide)
+            if (r[k] && r[k]->dtype != wide && (k < CUP__FIRST || !call->op->update->coded))
                 return "a state or master copy is not f32, or not f64 for an f64 parameter";
     }
     return call->in[0]->dtype != CUP_F32 || call->in[1]->dtype != CUP_F32
@@ -105,10 +106,11 @@ static cup_status send(launch *l)
     return status;
 }
 
-/* CHUNK of optim/update.cuh. */
+/* CHUNK of optim/update.cuh, and CODED_CHUNK of optim/update_coded.cuh. */
 static int64_t chunk_of(const launch *l)
 {
-    return THREADS * 16 / (int64_t)cup_dtype_size(l->kind.dtype);
+    return l->call->op->update->coded ? THREADS * 8
+                                      : THREADS * 16 / (int64_t)cup_dtype_size(l->kind.dtype);
 }
 
 /* The elements [from, to) of a parameter, whose tensors lie at `data`, as if all of each did. Where
@@ -149,21 +151,33 @@ static bool is_taken(const cup__call *call, int row)
     return false;
 }
 
-/* Bytes that an element has in the host's memory. */
-static int64_t hosted_bytes(cup_tensor *const *r)
+static bool is_coded(const cup__call *call, int k)
 {
+    return k >= CUP__FIRST && call->op->update->coded;
+}
+
+/* Bytes of the first elements of a tensor of a record; rows of codes are whole. */
+static int64_t bytes_of(const cup__call *call, int k, const cup_tensor *t, int64_t count)
+{
+    return is_coded(call, k) ? (count + CUP__CODES - 1) / CUP__CODES * CUP__CODES_ROW
+                             : count * cup_dtype_size(t->dtype);
+}
+
+/* Bytes that an element has in the host's memory, at most. */
+static int64_t hosted_bytes(const cup__call *call, int row)
+{
+    cup_tensor *const *r = cup__update_record(call, row);
     int64_t bytes = 0;
     for (int k = 0; k < CUP__RECORD; k++)
         if (r[k] && r[k]->storage->pinned)
-            bytes += cup_dtype_size(r[k]->dtype);
+            bytes += is_coded(call, k) ? 2 : cup_dtype_size(r[k]->dtype);
     return bytes;
 }
 
 /* Small parameters are changed where they are, by one launch: copies would take longer. */
 static bool is_ferried(const cup__call *call, int row)
 {
-    return cup__update_elements(call, row) > DIRECT_MOST &&
-           hosted_bytes(cup__update_record(call, row)) > 0;
+    return cup__update_elements(call, row) > DIRECT_MOST && hosted_bytes(call, row) > 0;
 }
 
 /* What is brought into one place, changed by one launch, and taken back. */
@@ -198,13 +212,14 @@ static void load_part(ferried *f, int row, int64_t from, int64_t to)
         data[k] = r[k] ? r[k]->data : NULL;
         if (!r[k] || !r[k]->storage->pinned)
             continue;
-        int64_t each = cup_dtype_size(r[k]->dtype), bytes = (to - from) * each;
+        int64_t before = bytes_of(f->l->call, k, r[k], from);
+        int64_t bytes = bytes_of(f->l->call, k, r[k], to) - before;
         char *here = f->room + f->place * f->bytes + f->used;
-        cup__ferry_copy copy = {here, (char *)r[k]->data + from * each, (size_t)bytes};
+        cup__ferry_copy copy = {here, (char *)r[k]->data + before, (size_t)bytes};
         f->copies[f->count++] = copy;
         if (k != CUP__GRADIENT)
             f->back[f->back_count++] = copy;
-        data[k] = (void *)((uintptr_t)here - (uintptr_t)(from * each));
+        data[k] = (void *)((uintptr_t)here - (uintptr_t)before);
         f->used += (bytes + ALIGN - 1) / ALIGN * ALIGN;
     }
     add_part(f->l, row, data, from, to);
@@ -213,7 +228,7 @@ static void load_part(ferried *f, int row, int64_t from, int64_t to)
 static cup_status load(ferried *f, int row)
 {
     int64_t count = cup__update_elements(f->l->call, row), chunk = chunk_of(f->l);
-    int64_t each = hosted_bytes(cup__update_record(f->l->call, row));
+    int64_t each = hosted_bytes(f->l->call, row);
     for (int64_t from = 0, to; from < count; from = to) {
         int64_t fits = (f->bytes - f->used - CUP__RECORD * ALIGN) / each / chunk * chunk;
         if (from > 0 || fits < chunk || f->count > COPIES_MOST - CUP__RECORD) {
@@ -242,7 +257,7 @@ static int64_t bytes_of_place(const cup__call *call)
     int64_t bytes = 0;
     for (int i = 0; i < cup__update_records(call) && bytes < PLACE_BYTES; i++)
         if (is_ferried(call, i))
-            bytes += cup__update_elements(call, i) * hosted_bytes(cup__update_record(call, i)) +
+            bytes += cup__update_elements(call, i) * hosted_bytes(call, i) +
                      2 * CUP__RECORD * ALIGN;
     return bytes < PLACE_BYTES ? bytes : PLACE_BYTES;
 }

@@ -94,7 +94,7 @@ static int64_t states_each(const cup_training *a)
 {
     bool master =
         a->dtype == CUP_F16 || (a->dtype == CUP_BF16 && !a->optimizer.stochastic);
-    return 4 * (cup__method_states(&a->optimizer) + (a->optimizer.average > 0) + master);
+    return cup__method_state_bytes(&a->optimizer) + 4 * ((a->optimizer.average > 0) + master);
 }
 
 /* Those that are there all the time: the weight, and what the optimizer keeps, but for what a GPU's

@@ -46,6 +46,23 @@ TEST(plan_counts_the_optimizer_once)
     }
 }
 
+/* States of 8 bits are a quarter, but for what each row of 256 ends with. */
+TEST(plan_counts_states_of_8_bits)
+{
+    double bytes[2];
+    for (int coded = 0; coded < 2; coded++) {
+        cup__json json;
+        EXPECT_INT(plan(coded ? "--preset char --dtype f32 --card h100 --json --optimizer adamw8"
+                              : "--preset char --dtype f32 --card h100 --json"),
+                   0);
+        EXPECT_INT(cup__json_parse(NULL, "plan", out, strlen(out), &json), CUP_OK);
+        const cup__json_node *row = cup__json_find(json.root, "plans") + 1;
+        bytes[coded] = cup__json_number(cup__json_find(row, "optimizer_bytes"));
+        cup__json_free(&json);
+    }
+    EXPECT_NEAR(bytes[1] / bytes[0], 0.254, 0.002);
+}
+
 /* Weights that stay as they are have neither gradients nor states. */
 TEST(plan_knows_adapters)
 {

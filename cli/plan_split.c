@@ -57,7 +57,7 @@ static void cut(cup_gpt_config *g, const plan_part *part)
     if (tensor == 1)
         return;
     g->head_size = g->head_size ? g->head_size : g->width / g->heads;
-    g->kv_heads = heads_of_keys(g) / tensor;
+    g->kv_heads = heads_of_keys(g) < tensor ? 1 : heads_of_keys(g) / tensor;
     g->heads /= tensor;
     g->hidden /= tensor;
     g->vocabulary = (g->vocabulary + tensor - 1) / tensor;
@@ -387,6 +387,13 @@ int plan_alone(plan_scene *s)
     return code;
 }
 
+/* Whether several GPUs share each head of keys, of whose features each makes as many. */
+static bool shares_keys(const cup_gpt_config *g, int64_t tensor)
+{
+    int64_t heads = heads_of_keys(g), size = g->head_size ? g->head_size : g->width / g->heads;
+    return heads < tensor && tensor % heads == 0 && size % (tensor / heads) == 0;
+}
+
 /* What a GPU of those that share out a model must be able to divide by their number. */
 static bool divides(const plan_scene *s, const plan_split *split, char why[PLAN_WHY])
 {
@@ -394,7 +401,9 @@ static bool divides(const plan_scene *s, const plan_split *split, char why[PLAN_
     const struct {
         const char *what;
         int64_t number;
-    } rows[] = {{"heads", g->heads}, {"heads of keys", heads_of_keys(g)}, {"hidden", g->hidden}};
+    } rows[] = {{"heads", g->heads},
+                {"heads of keys", shares_keys(g, split->tensor) ? 0 : heads_of_keys(g)},
+                {"hidden", g->hidden}};
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
         if (rows[i].number % split->tensor) {
             snprintf(why, PLAN_WHY,

@@ -126,7 +126,9 @@ typedef struct cup_rope_scaling {
  * it, by "q_norm.weight" and "k_norm.weight" of the size of a head. "sinks" are a learned logit of
  * each head, of a key more whose value is 0. In a list that several
  * processes share out each has an equal part of the heads, of which the struct tells, and drops of
- * their probabilities what one process would. */
+ * their probabilities what one process would. Where the heads of keys and values are fewer than the
+ * processes, each has one of them, of which it makes an equal part and gets the rest from those
+ * that have it, too. */
 typedef struct cup_attention_layer {
     cup_layer layer;
     cup_linear_layer qkv, out;

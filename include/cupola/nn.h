@@ -118,11 +118,12 @@ typedef struct cup_gpt {
 CUP_API cup_gpt *cup_gpt_new(cup_context *c, cup_dtype dtype, const cup_gpt_config *config);
 CUP_API void cup_gpt_free(cup_gpt *m);
 /* The same, shared out to the processes of a communicator, see cup_parameters_among: each has an
- * equal part of the heads, of what is hidden in MLPs, and of the rows of the embedding and the
- * head. CUP_ARGUMENT, with the number to change, where these cannot be shared out equally, and
- * CUP_UNSUPPORTED with experts. Dropout drops what it does in one process, where all have the same
- * random numbers. All of them call cup_gpt_loss and cup_gpt_logits together, which give each the
- * whole; what is read by a cache has one process. */
+ * equal part of the heads, or one of the heads of keys with others where these are fewer, of what
+ * is hidden in MLPs, and of the rows of the embedding and the head. CUP_ARGUMENT, with the number
+ * to change, where these cannot be shared out equally, and CUP_UNSUPPORTED with experts. Dropout
+ * drops what it does in one process, where all have the same random numbers. All of them call
+ * cup_gpt_loss and cup_gpt_logits together, which give each the whole; what is read by a cache has
+ * one process. */
 CUP_API cup_gpt *cup_gpt_among_new(cup_context *c, cup_dtype dtype, const cup_gpt_config *config,
                                    cup_comm *among);
 

@@ -48,6 +48,13 @@ cup_status cup__attention_layer_make(cup_attention_layer *layer, cup_parameters 
                                      int64_t width, int64_t heads, cup_attention_layer_options o,
                                      double shrink);
 
+/* Whether so many processes can share out heads of keys and values, which may be fewer: several
+ * have the same one then, and as many of its features each. What layers of the list need for it.
+ * And from [B,T,..] that this process made, queries, keys and values of its heads as a whole. */
+bool cup__keys_can_share(int processes, int64_t kv_heads, int64_t head_size);
+cup_status cup__keys_share(cup_parameters *list, int processes, int64_t kv_heads);
+cup_tensor *cup__keys_gather(const cup_attention_layer *layer, cup_context *c, cup_tensor *qkv);
+
 /* Queries, keys and values of x, normed where the layer has norms of them, and not yet turned. */
 cup_tensor *cup__attention_layer_qkv(const cup_attention_layer *layer, cup_context *c,
                                      cup_tensor *x);

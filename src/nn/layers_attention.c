@@ -13,7 +13,9 @@ typedef struct cup_rope_scaling {
  * it, by "q_norm.weight" and "k_norm.weight" of the size of a head. "sinks" are a learned logit of
  * each head, of a key more whose value is 0. In a list that several
  * processes share out each has an equal part of the heads, of which the struct tells, and drops of
- * their probabilities what one process would. */
+ * their probabilities what one process would. Where the heads of keys and values are fewer than the
+ * processes, each has one of them, of which it makes an equal part and gets the rest from those
+ * that have it, too. */
 typedef struct cup_attention_layer {
     cup_layer layer;
     cup_linear_layer qkv, out;
@@ -126,18 +128,19 @@ static cup_status check_attention(cup_parameters *list, int64_t width, int64_t h
     return CUP_OK;
 }
 
-static cup_status check_shares(cup_parameters *list, int64_t heads,
+static cup_status check_shares(cup_parameters *list, int64_t heads, int64_t size,
                                const cup_attention_layer_options *o, int processes)
 {
     cup_context *c = cup__parameters_context(list);
-    if (heads % processes || o->kv_heads % processes)
+    if (heads % processes || !cup__keys_can_share(processes, o->kv_heads, size))
         return cup__fail(&c->error, CUP_ARGUMENT,
                          "attention under \"%s\": %lld heads and %lld of keys and values cannot be "
                          "shared out equally to %d processes; take a number of them that divides "
-                         "both",
+                         "both, or is a multiple of the latter whose share of %lld features of a "
+                         "head is whole",
                          cup__parameters_prefix(list), (long long)heads, (long long)o->kv_heads,
-                         processes);
-    return CUP_OK;
+                         processes, (long long)size);
+    return processes > 1 ? cup__keys_share(list, processes, o->kv_heads) : CUP_OK;
 }
 
 cup_status cup__attention_layer_set(cup_attention_layer *layer, cup_parameters *list,
@@ -147,10 +150,10 @@ cup_status cup__attention_layer_set(cup_attention_layer *layer, cup_parameters *
     o.kv_heads = o.kv_heads == 0 ? heads : o.kv_heads;
     o.rope_base = o.rope_base == 0 ? ROPE_BASE : o.rope_base;
     CUP_TRY(check_attention(list, width, heads, &o));
-    CUP_TRY(check_shares(list, heads, &o, processes));
-    layer->heads = (int)heads / processes;
-    layer->kv_heads = (int)o.kv_heads / processes;
     layer->head_size = (int)(o.head_size ? o.head_size : width / heads);
+    CUP_TRY(check_shares(list, heads, layer->head_size, &o, processes));
+    layer->heads = (int)heads / processes;
+    layer->kv_heads = o.kv_heads < processes ? 1 : (int)o.kv_heads / processes;
     layer->causal = o.causal;
     layer->window = o.window;
     layer->soft_cap = o.soft_cap;
@@ -213,7 +216,7 @@ cup_status cup_attention_layer_new(cup_attention_layer *layer, cup_parameters *l
 cup_tensor *cup__attention_layer_qkv(const cup_attention_layer *layer, cup_context *c,
                                      cup_tensor *x)
 {
-    cup_tensor *qkv = cup_linear_layer_call(&layer->qkv, x);
+    cup_tensor *qkv = cup__keys_gather(layer, c, cup_linear_layer_call(&layer->qkv, x));
     if (!layer->q_norm || !qkv)
         return qkv;
     int64_t own = layer->heads, shared = layer->kv_heads, size = layer->head_size;

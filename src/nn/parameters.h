@@ -17,6 +17,7 @@ typedef struct cup__parameters_modes {
     cup_comm *among, *experts; /* that have parts of all, or of the experts, or NULL */
     cup_comm *sharing; /* a batch, or NULL */
     cup_comm *ring;    /* sequences, or NULL */
+    cup_comm *keys;    /* a head of keys and values, or NULL; the list's own */
 } cup__parameters_modes;
 
 cup__parameters_modes *cup__parameters_modes_of(const cup_parameters *list);

@@ -9,7 +9,7 @@
 #define TRAIN_MOST INT64_C(1000000000000000) /* steps */
 
 typedef struct train_given {
-    cli_files data, weights, cards;
+    cli_files data, weights, cards, decay_groups;
     const char *out, *preset, *device, *dtype, *tokenizer, *precision;
     const char *parallel, *stages; /* "dp=2,tp=2", "3,4" */
     const char *positions, *norm, *mlp, *bias, *optimizer;
@@ -74,6 +74,8 @@ bool train_goes_on(cup_context *c, cup_comm *m, const train_place *place, const 
 
 /* Puts what was on the command line into a training. Returns an exit code. */
 int train_apply(const cli_call *call, cup_training *training);
+/* The text of --decay-groups, where it is given. */
+int train_groups(const train_given *given, char out[CUP_PARAMETER_GROUPS]);
 
 /* Says at the end of a run how many of its steps changed nothing; of none nothing. */
 void train_tell_skipped(int64_t steps);

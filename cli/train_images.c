@@ -34,6 +34,7 @@ static int check_options(const cli_call *call)
         "erase",       "mixup",  "label-smoothing",      "steps",        "batch",
         "lr",          "lr-end", "warmup",  "decline",   "optimizer",    "beta1",
         "beta2",       "momentum", "weight-decay",       "clip",         "evaluate-every",
+        "decay-groups",
         "save-every",  "gpus",   "processes", "restarts", "from",        "accumulate",
         "decline-steps", "ema",  "stochastic", "recompute", "zero",      "check-every",
         "save-background", "tensorboard", "tune", "memory-page", "optimizer-offload",
@@ -232,7 +233,7 @@ static int begin_new(images_run *r)
     snprintf(start.data, sizeof start.data, "%s", path);
     r->how = start;
     apply(r);
-    return read_network(r);
+    return train_groups(given, r->how.optimizer.groups) ? CLI_USAGE : read_network(r);
 }
 
 static int begin_again(images_run *r)

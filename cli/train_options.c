@@ -250,6 +250,18 @@ static int check_resume(const cli_call *call, const cup_training *t)
     return CLI_OK;
 }
 
+int train_groups(const train_given *given, char out[CUP_PARAMETER_GROUPS])
+{
+    size_t used = 0;
+    for (int i = 0; i < given->decay_groups.count && used < CUP_PARAMETER_GROUPS; i++)
+        used += (size_t)snprintf(out + used, CUP_PARAMETER_GROUPS - used, "%s%s", i ? " " : "",
+                                 given->decay_groups.name[i]);
+    return used < CUP_PARAMETER_GROUPS ? CLI_OK
+                                       : cli_usage("--decay-groups has over %d characters; let * "
+                                                   "in a pattern stand for more names",
+                                                   CUP_PARAMETER_GROUPS - 1);
+}
+
 int train_apply(const cli_call *call, cup_training *t)
 {
     const train_given *given = call->given;
@@ -260,6 +272,8 @@ int train_apply(const cli_call *call, cup_training *t)
     int64_t heads = t->model.heads, width = t->model.width;
     apply_model(call, t);
     apply_run(call, t);
+    if (train_groups(given, t->optimizer.groups))
+        return CLI_USAGE;
     /* What follows from others is worked out anew when they change. */
     if (t->model.heads != heads && !call_has(call, "kv-heads"))
         t->model.kv_heads = 0;

@@ -16,6 +16,9 @@ CUP_API const char *cup_method_name(cup_method method);
 /* Finds a method by name; CUP_ARGUMENT when there is none. */
 CUP_API cup_status cup_method_find(const char *name, cup_method *out);
 
+/* Bytes of the text of groups, with the 0 behind it. */
+#define CUP_PARAMETER_GROUPS 512
+
 /* How to optimize. All zero means AdamW with the defaults.
  *
  * The methods are those of: Loshchilov and Hutter 2019, "Decoupled weight decay regularization"
@@ -51,6 +54,12 @@ typedef struct cup_optimizer_options {
     bool offload; /* on a GPU: states, master copies and averages lie in pinned memory of the host,
                      from where they come to the GPU in pieces of 16 MiB, are changed, and go back;
                      all bits are those without. On a CPU they are in the host's memory anyway */
+    /* Groups of parameters, with spaces between: each is PATTERN=DECAY or PATTERN=DECAY,RATE, as
+     * "*.bias=0 wte.weight=0.01,0.5". The parameters whose whole name is the pattern, in which *
+     * stands for any letters and ? for one, have this weight decay, whatever their `decay` says,
+     * and RATE times their learning rate, where 0 leaves them as they are. Of several groups that a
+     * name is in the last one counts; a group without any is CUP_ARGUMENT. */
+    char groups[CUP_PARAMETER_GROUPS];
 } cup_optimizer_options;
 
 /* A tensor to be trained, borrowed for as long as the optimizer lives. The name is copied. */

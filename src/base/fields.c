@@ -19,8 +19,8 @@ static double number_at(const cup__field *f, const void *from)
         return *(const double *)at;
     case CUP__FIELD_FLAG:
         return *(const bool *)at;
-    case CUP__FIELD_CHOICE:
-        break;
+    case CUP__FIELD_TEXT:
+        return 0;
     }
     int choice;
     memcpy(&choice, at, sizeof choice);
@@ -74,6 +74,9 @@ void cup__fields_write(cup__json_writer *writer, const cup__field *fields, const
         case CUP__FIELD_CHOICE:
             cup__json_add_string(writer, f->name, f->words[(int)number_at(f, from)]);
             break;
+        case CUP__FIELD_TEXT:
+            cup__json_add_string(writer, f->name, at);
+            break;
         }
     }
 }
@@ -103,6 +106,18 @@ static cup_status read_choice(cup__error *error, const cup__json *json,
                      known);
 }
 
+static cup_status read_text(cup__error *error, const cup__json *json, const cup__json_node *object,
+                            const cup__field *f, char *at)
+{
+    const char *text;
+    CUP_TRY(cup__json_get_string(error, json, object, f->name, &text));
+    if (strlen(text) >= (size_t)f->most)
+        return cup__fail(error, CUP_FORMAT, "%s: %s has over %g bytes", json->name, f->name,
+                         f->most - 1);
+    memcpy(at, text, strlen(text) + 1);
+    return CUP_OK;
+}
+
 cup_status cup__fields_read(cup__error *error, const cup__json *json, const cup__json_node *object,
                             const cup__field *fields, void *to)
 {
@@ -122,6 +137,9 @@ cup_status cup__fields_read(cup__error *error, const cup__json *json, const cup_
             break;
         case CUP__FIELD_CHOICE:
             CUP_TRY(read_choice(error, json, object, f, at));
+            break;
+        case CUP__FIELD_TEXT:
+            CUP_TRY(read_text(error, json, object, f, at));
             break;
         }
     }

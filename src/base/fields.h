@@ -10,6 +10,7 @@ typedef enum cup__field_kind {
     CUP__FIELD_REAL,
     CUP__FIELD_FLAG,
     CUP__FIELD_CHOICE,
+    CUP__FIELD_TEXT, /* an array of characters, of which `most` is the size */
     CUP__FIELD_LATER = 8, /* with one of these: 0 in files that were written before it was there */
     CUP__FIELD_FLAG_ONCE = 16 /* with a choice: may be a flag in files, which stands for 0 and 1 */
 } cup__field_kind;

@@ -9,6 +9,7 @@
 #include "cupola/grad.h"
 #include "dispatch/attributes.h"
 #include "optim/average.h"
+#include "optim/groups.h"
 #include "optim/guard.h"
 #include "optim/loss_scale.h"
 #include "optim/split.h"
@@ -140,9 +141,10 @@ static cup_status add_elsewhere(cup_optimizer *o, const cup_parameter *p)
     return CUP_OK;
 }
 
-/* The states, into a record of the update, or for Muon among its matrices. */
+/* The states, into a record of the update, or for Muon among its matrices; of what has a record the
+ * setting follows those before. */
 static cup_status add_parameter(cup_optimizer *o, const cup_parameter *p, const cup__portion *part,
-                                float *setting)
+                                const float *setting, float *settings)
 {
     static const char *const parts[] = {"first", "second"};
     cup_dtype dtype = p->tensor->dtype;
@@ -159,18 +161,33 @@ static cup_status add_parameter(cup_optimizer *o, const cup_parameter *p, const 
         r[CUP__FIRST + i] = add_state(o, p, parts[i]);
     if (o->averages)
         CUP_TRY(add_average(o, p, r[CUP__MASTER]));
-    float rate = p->rate > 0 ? (float)p->rate : 1.0f;
-    float decay = p->decay ? (float)o->options.weight_decay : 0.0f;
+    float rate = setting[CUP__SETTING_RATE], decay = setting[CUP__SETTING_DECAY];
     if (matrix) {
         o->matrices[o->matrix_count++] =
             (cup__muon_matrix){p->tensor, r[CUP__MASTER], r[CUP__FIRST], rate, decay, part != NULL,
                                part ? *part : (cup__portion){0}};
     } else {
-        setting += o->plain++ * CUP__SETTING_COUNT;
-        setting[CUP__SETTING_RATE] = rate;
-        setting[CUP__SETTING_DECAY] = decay;
+        settings += o->plain++ * CUP__SETTING_COUNT;
+        settings[CUP__SETTING_RATE] = rate;
+        settings[CUP__SETTING_DECAY] = decay;
     }
     return o->c->error.status;
+}
+
+/* Rate and decay of all parameters, a row for each; with those of their groups. */
+static cup_status choose_settings(cup_optimizer *o, const cup_parameter *parameters, float *chosen)
+{
+    cup__groups groups;
+    CUP_TRY(cup__groups_read(&o->c->error, o->options.groups, &groups));
+    for (int i = 0; i < o->count; i++) {
+        const cup_parameter *p = &parameters[i];
+        const cup__group *group = cup__groups_find(&groups, p->name);
+        float *setting = chosen + i * CUP__SETTING_COUNT;
+        double rate = p->rate > 0 ? p->rate : 1, decay = p->decay ? o->options.weight_decay : 0;
+        setting[CUP__SETTING_RATE] = (float)(group ? rate * group->rate : rate);
+        setting[CUP__SETTING_DECAY] = (float)(group ? group->decay : decay);
+    }
+    return cup__groups_all_found(&o->c->error, &groups, parameters[0].name);
 }
 
 static cup_status add_parameters(cup_optimizer *o, const cup_parameter *parameters,
@@ -186,12 +203,14 @@ static cup_status add_parameters(cup_optimizer *o, const cup_parameter *paramete
                              "optimizer: states of 8 bits of %s, which processes share out; take "
                              "adamw, or leave parts of a model and of experts out",
                              parameters[i].name);
+    CUP_TRY(choose_settings(o, parameters, settings));
     CUP_TRY(cup__split_begin(o, parameters));
     for (int i = 0; i < o->count; i++) {
         cup__tensor_retain(parameters[i].tensor);
         o->parameters[i] = parameters[i].tensor;
         CUP_TRY(cup__split_owns(o, i)
-                    ? add_parameter(o, &parameters[i], parts ? parts[i] : NULL, settings)
+                    ? add_parameter(o, &parameters[i], parts ? parts[i] : NULL,
+                                    settings + i * CUP__SETTING_COUNT, settings)
                     : add_elsewhere(o, &parameters[i]));
     }
     if (o->plain > 0)

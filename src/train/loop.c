@@ -10,6 +10,7 @@
 #include "comm/comm.h"
 #include "dispatch/attributes.h"
 #include "nn/parameters.h"
+#include "optim/groups.h"
 #include "optim/loss_scale.h"
 #include "optim/schedule.h"
 #include "tensor/tensor.h"
@@ -155,6 +156,28 @@ cup_loop *cup__loop_begin(cup_context *c, const cup_loop_calls *calls,
     return NULL;
 }
 
+/* Of groups of parameters that other stages have none is of this one. */
+static cup_status leave_groups(cup_loop *l, char text[CUP_PARAMETER_GROUPS])
+{
+    cup__groups groups;
+    int64_t count, *all = cup__calloc((size_t)cup_comm_count(l->pipe), sizeof *all);
+    if (!all)
+        return cup__fail(&l->c->error, CUP_MEMORY, "out of host memory for groups of parameters");
+    cup_status status = cup__groups_read(&l->c->error, l->options.optimizer.groups, &groups);
+    const cup_named *names = cup_parameters_named(l->list, &count);
+    for (int64_t i = 0; i < count; i++)
+        cup__groups_find(&groups, names[i].name);
+    cup__groups_write(&groups, text);
+    if (status == CUP_OK)
+        status = cup__comm_collect(l->pipe, &groups.found, 1, all);
+    for (int i = 0; i < cup_comm_count(l->pipe); i++)
+        groups.found |= all[i];
+    cup__free(all);
+    return status == CUP_OK && count
+               ? cup__groups_all_found(&l->c->error, &groups, names[0].name)
+               : status;
+}
+
 cup_status cup__loop_train(cup_loop *l, cup_parameters *list)
 {
     cup_context *c = l->c;
@@ -164,7 +187,10 @@ cup_status cup__loop_train(cup_loop *l, cup_parameters *list)
     l->whole_steps =
         l->comm || cup_parameters_count(list, false) != cup_parameters_count(list, true);
     l->options.optimizer.size = sizeof l->options.optimizer;
-    l->optimizer = cup_optimizer_of(list, &l->options.optimizer);
+    cup_optimizer_options optimizer = l->options.optimizer;
+    if (l->pipe)
+        CUP_TRY(leave_groups(l, optimizer.groups));
+    l->optimizer = cup_optimizer_of(list, &optimizer);
     if (!l->optimizer)
         return c->error.status;
     if (l->options.loss_scale > 0)

@@ -138,8 +138,10 @@ extern const char *const cup__non_finite_words[]; /* of cup_non_finite, the same
         CUP__OPTIMIZER_FIELD(type, at, weight_decay, REAL, 1e6, false),                            \
         CUP__OPTIMIZER_FIELD(type, at, clip, REAL, 1e30, false),                                   \
         CUP__OPTIMIZER_FIELD(type, at, stochastic, FLAG, 1, true),                                 \
+        {"average", CUP__LATER(REAL), offsetof(type, at.average), 0, 1, true, NULL},               \
     {                                                                                              \
-        "average", CUP__LATER(REAL), offsetof(type, at.average), 0, 1, true, NULL                  \
+        "groups", CUP__LATER(TEXT), offsetof(type, at.groups), 0, CUP_PARAMETER_GROUPS, false,     \
+            NULL                                                                                   \
     }
 
 /* The processes that have the parts of the model, of its experts, or of texts, with this one; or

@@ -22,6 +22,35 @@ static int run(const char *folder, const char *words)
                         folder, build, words);
 }
 
+/* Groups are in state.json: who goes on without the option has them, or others where it says so. */
+TEST(train_with_groups_of_parameters)
+{
+    const char *folder = test_folder();
+    EXPECT_INT(run(folder, "g='--decay-groups h.*.weight=0.3 *c_fc*=0,3' && "
+                           "$cupola train $g --out a --steps 6 " TINY
+                           "&& $cupola train $g --out b --steps 4 " TINY
+                           "&& $cupola train --resume --out b --steps 6 && same a b && "
+                           "$cupola train --out c --steps 6 " TINY
+                           "&& ! cmp a/model.safetensors c/model.safetensors && "
+                           "$cupola train $g --processes 2 --parallel pp=2 --out d --steps 2 " TINY
+                           "&& $cupola train --resume --out b --steps 7 --decay-groups 'w*=1' && "
+                           "cat b/state.json d/state.json"),
+               0);
+    EXPECT_CONTAINS(out, "\"groups\": \"w*=1\"");
+    EXPECT_CONTAINS(out, "\"groups\": \"h.*.weight=0.3 *c_fc*=0,3\"");
+    EXPECT_INT(run(folder, "$cupola train --out e --decay-groups '*.bias=0' --processes 2 "
+                           "--parallel pp=2 --steps 2 " TINY),
+               2);
+    EXPECT_CONTAINS(out, "no parameter is called *.bias, for which a group has its decay; names "
+                         "are as w");
+    EXPECT_INT(run(folder, "$cupola train --out e --decay-groups 'w*=1,x' --steps 2 " TINY), 2);
+    EXPECT_CONTAINS(out, "is no PATTERN=DECAY or PATTERN=DECAY,RATE");
+    EXPECT_INT(run(folder, "$cupola train --out e --decay-groups $(seq -s '=0 ' 200) --steps 2 "
+                           TINY),
+               2);
+    EXPECT_CONTAINS(out, "has over 511 characters");
+}
+
 /* They are resumed bit for bit, also by processes of which each has a share. */
 TEST(train_with_states_of_8_bits)
 {

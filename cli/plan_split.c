@@ -424,9 +424,9 @@ static bool divides(const plan_scene *s, const plan_split *split, char why[PLAN_
     else if (split->ring > 1 && g->window && g->window < g->context)
         snprintf(why, PLAN_WHY, "parts of texts do not know of windows; leave cp out");
     else if (split->ring > 1 &&
-             (g->soft_cap > 0 || g->sinks || g->positions == CUP_POSITIONS_ALIBI))
-        snprintf(why, PLAN_WHY, "parts of texts do not know of soft caps, sinks and alibi; leave "
-                                "cp out");
+             (g->soft_cap > 0 || g->sinks || g->documents || g->positions == CUP_POSITIONS_ALIBI))
+        snprintf(why, PLAN_WHY, "parts of texts do not know of soft caps, sinks, alibi and "
+                                "documents; leave cp out");
     else if (split->stages * split->chunks > g->layers && split->chunks > 1)
         snprintf(why, PLAN_WHY, "pp=%lld with --interleave %lld are too many chunks for %lld "
                                 "blocks; take fewer",

@@ -164,6 +164,7 @@ static void apply_model(const cli_call *call, cup_training *t)
     TAKE("soft-cap", model.soft_cap, soft_cap);
     TAKE("logits-cap", model.logits_cap, logits_cap);
     TAKE("sinks", model.sinks, sinks);
+    TAKE("documents", model.documents, documents);
     TAKE("lora", lora_rank, lora);
     TAKE("lora-scale", lora_alpha, lora_scale);
     TAKE("experts", model.experts, experts);

@@ -70,6 +70,11 @@ typedef struct cup_gpt_config {
     double logits_cap;   /* makes logits_cap tanh(x / logits_cap) of a logit x; 0: none. In training
                             logits are then there as a whole, whatever `logits_most` says */
     bool sinks;          /* of each head, learned, see cup_attention_layer */
+    /* A text may be several documents, one behind the other, each up to a token `document_end` with
+     * which it ends. None sees another, and learned positions begin anew: all are computed as if
+     * each were a text of its own. */
+    bool documents;
+    int64_t document_end;
 } cup_gpt_config;
 
 /* Fills in the defaults and checks that such a GPT can be; the sentence names the field. */
@@ -169,8 +174,9 @@ CUP_API cup_tensor *cup_gpt_chunk_call_cost(cup_gpt *m, int chunk, cup_tensor *t
                                             cup_tensor **cost);
 
 /* What a stage makes: the first from tokens [B,T], others from the x [B,T,width] that the stage
- * before has made; the last one's is the loss, see cup_gpt_loss, whose targets the others do not
- * read. A model that is one stage has all of it. */
+ * before has made, and from the tokens too where texts are of documents; the last one's is the
+ * loss, see cup_gpt_loss, whose targets the others do not read. A model that is one stage has all
+ * of it. */
 CUP_API cup_tensor *cup_gpt_stage_call(cup_gpt *m, cup_tensor *tokens, cup_tensor *x,
                                        cup_tensor *targets, bool training);
 
@@ -196,7 +202,8 @@ CUP_API cup_gpt_cache *cup_gpt_cache_new(cup_gpt *m, int64_t batch, int64_t leng
 CUP_API void cup_gpt_cache_free(cup_gpt_cache *cache);
 
 /* Reads tokens [B,T] behind those read before; gives the logits [B,vocabulary] that follow the
- * last one. Fails with CUP_STATE when there is no room for T more. */
+ * last one. Fails with CUP_STATE when there is no room for T more. What is read is one document;
+ * behind the end of one cut the cache to 0. */
 CUP_API cup_tensor *cup_gpt_read(cup_gpt_cache *cache, cup_tensor *tokens);
 CUP_API int64_t cup_gpt_cache_used(const cup_gpt_cache *cache);
 /* Forgets all but the first `used` tokens. */
@@ -232,7 +239,8 @@ CUP_API int64_t cup_sample(const float *logits, int64_t count, uint64_t draw,
 /* Writes text: reads a beginning, then gives token after token. When the context is full it goes
  * on from the latter half of it. On a GPU tokens are drawn there, some ahead of those that were
  * asked for, by a step that is captured once and replayed; the numbers that draw them are those of
- * cup_sample. */
+ * cup_sample. Behind the end of a document, of a model that knows of documents, begins another one;
+ * of several texts when all of them end at once. */
 typedef struct cup_generator cup_generator;
 CUP_API cup_generator *cup_generator_new(cup_gpt *m, const cup_sampling *sampling);
 CUP_API void cup_generator_free(cup_generator *g);

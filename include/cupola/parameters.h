@@ -170,6 +170,14 @@ CUP_API cup_status cup_parameters_ring(cup_parameters *list, cup_comm *m);
 /* That communicator; NULL where sequences are whole. */
 CUP_API cup_comm *cup_parameters_ring_comm(const cup_parameters *list);
 
+/* Says where documents lie one behind the other in the sequences that layers made in the list get
+ * from here on: attention of a position then sees its own document alone. `ends`, i32 or i64 [N],
+ * or [B,N] of B sequences, are the positions before which they end, as query_offsets of
+ * cup_attention; borrowed; NULL, as in a new list: each sequence is one. Returns what it was. Parts
+ * of sequences on several processes (cup_parameters_ring) do not know of them. A block of
+ * cup_recompute says so itself, each time it runs. */
+CUP_API cup_tensor *cup_parameters_documents(cup_parameters *list, cup_tensor *ends);
+
 /* An optimizer of all parameters of the list that are trained, with their decay, rate and hidden;
  * see cup_optimizer_new. Fails where there is none. */
 CUP_API cup_optimizer *cup_optimizer_of(cup_parameters *list, const cup_optimizer_options *options);

@@ -217,6 +217,12 @@ static cup_status check_numbers(cup__error *error, const cup_gpt_config *g)
                          "gpt: soft_cap and logits_cap must be above 0, or 0 for none, not %g and "
                          "%g",
                          g->soft_cap, g->logits_cap);
+    if (g->document_end < 0 || g->document_end >= g->vocabulary ||
+        (g->document_end && !g->documents))
+        return cup__fail(error, CUP_ARGUMENT,
+                         "gpt: document_end is a token from 0 to %lld of a model with documents, "
+                         "not %lld",
+                         (long long)g->vocabulary - 1, (long long)g->document_end);
     if (g->family > CUP_GPT_FAMILY_QWEN3_MOE)
         return cup__fail(error, CUP_ARGUMENT, "gpt: the family is none of those there are");
     return CUP_OK;
@@ -393,6 +399,8 @@ static const cup__field fields[] = {
     LATER(soft_cap, soft_cap, REAL),
     LATER(logits_cap, logits_cap, REAL),
     LATER(sinks, sinks, FLAG),
+    LATER(documents, documents, FLAG),
+    LATER(document_end, document_end, WHOLE),
     {0}};
 
 void cup__gpt_config_write(cup__json_writer *writer, const char *key, const cup_gpt_config *config)

@@ -87,6 +87,26 @@ static cup_status check_token(const cup_generator *g, int32_t token)
                      (long long)g->model->config.vocabulary);
 }
 
+/* What follows sees nothing of what was there. */
+static void forget(cup_generator *g)
+{
+    g->count = 0;
+    cup_gpt_cache_cut(g->cache, 0);
+    if (g->drawing)
+        cup__drawing_drop(g->drawing);
+}
+
+/* Behind the last token of a document another one begins. */
+static void part_documents(cup_generator *g)
+{
+    const cup_gpt_config *config = &g->model->config;
+    bool ended = config->documents && g->count > 0;
+    for (int64_t text = 0; text < g->texts && ended; text++)
+        ended = g->tokens[(g->count - 1) * g->texts + text] == config->document_end;
+    if (ended)
+        forget(g);
+}
+
 /* Makes room in a full context: its latter half stays, and has to be read again because every
  * token has another position now. */
 static void make_room(cup_generator *g)
@@ -97,10 +117,8 @@ static void make_room(cup_generator *g)
     int64_t kept = context / 2;
     memmove(g->tokens, g->tokens + (context - kept) * g->texts,
             (size_t)(kept * g->texts) * sizeof *g->tokens);
+    forget(g);
     g->count = kept;
-    cup_gpt_cache_cut(g->cache, 0);
-    if (g->drawing)
-        cup__drawing_drop(g->drawing);
 }
 
 cup_status cup_generator_feed(cup_generator *g, const int32_t *tokens, int64_t count)
@@ -117,6 +135,7 @@ cup_status cup_generator_feed(cup_generator *g, const int32_t *tokens, int64_t c
     }
     for (int64_t i = 0; i < count; i++) {
         CUP_TRY(check_token(g, tokens[i]));
+        part_documents(g);
         make_room(g);
         for (int64_t text = 0; text < g->texts; text++)
             g->tokens[g->count * g->texts + text] = tokens[i];
@@ -204,6 +223,7 @@ static cup_status next_of(cup_generator *g, int32_t *to)
                              "generator: the model's output is not a number; its weights "
                              "are broken");
     g->draws++;
+    part_documents(g);
     make_room(g);
     memcpy(g->tokens + g->count++ * g->texts, to, (size_t)g->texts * sizeof *to);
     return CUP_OK;

@@ -72,6 +72,10 @@ cup_parameters *cup__gpt_learned(const cup_gpt *m);
 bool cup__gpt_is_stage(const cup_gpt *m);
 cup_status cup__gpt_check_whole(const cup_gpt *m, const char *what);
 
+/* Where the documents of texts [B,T] end, i32 [B,T], and how far behind the beginning of its own
+ * each token stands, i32 [B,T]. */
+cup_tensor *cup__gpt_document_ends(const cup_gpt *m, cup_tensor *tokens);
+cup_tensor *cup__gpt_document_places(const cup_gpt *m, cup_tensor *tokens, cup_tensor *ends);
 /* The logits of rows, capped where the model has a cap; of a process's part of the vocabulary. */
 cup_tensor *cup__gpt_logits(const cup_gpt *m, cup_tensor *x);
 /* The final norm of x + delta, where delta, dropped out in training, may be NULL. */

@@ -26,6 +26,7 @@ static cup_tensor *instead(cup_tensor *made, cup_tensor *used)
  * cost, or NULL. */
 typedef struct stream {
     cup_tensor *x, *delta, *cost;
+    cup_tensor *ends; /* of the documents in the texts, or NULL */
 } stream;
 
 static bool has_cost(const cup_gpt *m, bool training)
@@ -92,16 +93,17 @@ static cup_tensor *sum_of(const cup_gpt *m, const stream *s, bool training)
 static cup_status run_recomputed(cup_context *c, cup_tensor *const *inputs, int count, void *user,
                                  cup_tensor **out)
 {
-    (void)count;
     const cup__gpt_pass *pass = user;
     const cup_gpt *m = pass->model;
     stream s = {NULL};
     bool was = cup_parameters_training(m->parameters, pass->training);
+    cup_tensor *other = cup_parameters_documents(m->parameters, count > 1 ? inputs[1] : NULL);
     s.x = cup_transformer_layer_pass_cost(pass->block, inputs[0], &s.delta,
                                           has_cost(m, pass->training) ? &s.cost : NULL);
     out[0] = sum_of(m, &s, pass->training);
     if (s.cost)
         out[1] = s.cost;
+    cup_parameters_documents(m->parameters, other);
     cup_parameters_training(m->parameters, was);
     return cup_error(c);
 }
@@ -114,14 +116,22 @@ static cup_tensor *positions_of(const cup_gpt *m, int64_t length)
     return ring ? cup_comm_part(ring, all, 0) : all;
 }
 
-static cup_tensor *embed(const cup_gpt *m, cup_tensor *tokens, bool training)
+/* The vectors of the positions of tokens, in a document those behind its beginning. */
+static cup_tensor *place_of(const cup_gpt *m, cup_tensor *tokens, cup_tensor *ends)
+{
+    if (!ends)
+        return positions_of(m, cup_tensor_size(tokens, 1));
+    return cup_embedding(m->context, m->positions, cup__gpt_document_places(m, tokens, ends));
+}
+
+static cup_tensor *embed(const cup_gpt *m, cup_tensor *tokens, cup_tensor *ends, bool training)
 {
     cup_context *c = m->context;
     cup_comm *among = cup_parameters_comm(m->parameters);
     cup_tensor *x = among ? cup_comm_embedding(among, m->embedding, tokens)
                           : cup_embedding(c, m->embedding, tokens);
     if (m->positions)
-        x = instead(cup_add(c, x, positions_of(m, cup_tensor_size(tokens, 1))), x);
+        x = instead(cup_add(c, x, place_of(m, tokens, ends)), x);
     return instead(drop(m, x, training), x);
 }
 
@@ -202,11 +212,11 @@ static cup_recompute_policy policy_of(const cup_gpt *m, int64_t block)
 static void run_block(const cup_gpt *m, int64_t block, bool training, stream *s)
 {
     cup_context *c = m->context;
-    cup_tensor *made[2] = {NULL, NULL};
+    cup_tensor *made[2] = {NULL, NULL}, *given[] = {s->x, s->ends};
     bool costs = has_cost(m, training);
     if (policy_of(m, block) == CUP_RECOMPUTE_POLICY_BLOCK)
-        cup_recompute_all(c, run_recomputed, &s->x, 1, &m->passes[2 * block + training], made,
-                          1 + costs);
+        cup_recompute_all(c, run_recomputed, given, 1 + (s->ends != NULL),
+                          &m->passes[2 * block + training], made, 1 + costs);
     else
         made[0] = cup_transformer_layer_pass_cost(&m->blocks[block], s->x, &s->delta,
                                                   costs ? &made[1] : NULL);
@@ -232,11 +242,13 @@ static void run_block_kept(const cup_gpt *m, int64_t block, bool training, strea
 }
 
 /* The blocks of a chunk. */
-static stream run_blocks(const cup_gpt *m, int chunk, cup_tensor *x, bool training)
+static stream run_blocks(const cup_gpt *m, int chunk, cup_tensor *x, cup_tensor *ends,
+                         bool training)
 {
     bool was = cup_parameters_training(m->parameters, training);
     int64_t from = m->bounds[2 * chunk], end = m->bounds[2 * chunk + 1];
-    stream s = {.x = x};
+    stream s = {.x = x, .ends = ends};
+    cup_tensor *other = cup_parameters_documents(m->parameters, ends);
     for (int64_t i = from; i < end; i++) {
         const stream used = s;
         run_block_kept(m, i, training, &s);
@@ -244,6 +256,7 @@ static stream run_blocks(const cup_gpt *m, int chunk, cup_tensor *x, bool traini
             instead(s.x, used.x);
         instead(s.delta, used.delta);
     }
+    cup_parameters_documents(m->parameters, other);
     cup_parameters_training(m->parameters, was);
     return s;
 }
@@ -253,7 +266,8 @@ static cup_tensor *pass(const cup_gpt *m, cup_tensor *tokens, bool training, cup
 {
     if (check_tokens(m, tokens) != CUP_OK)
         return NULL;
-    stream s = run_blocks(m, 0, embed(m, tokens, training), training);
+    cup_tensor *ends = m->config.documents ? cup__gpt_document_ends(m, tokens) : NULL;
+    stream s = run_blocks(m, 0, embed(m, tokens, ends, training), ends, training);
     *cost = s.cost;
     return end_of_blocks(m, &s, training);
 }
@@ -417,11 +431,14 @@ cup_tensor *cup_gpt_chunk_call_cost(cup_gpt *m, int chunk, cup_tensor *tokens, c
     }
     if ((first ? check_tokens(m, tokens) : check_between(m, x)) != CUP_OK)
         return NULL;
+    if (!first && m->config.documents && check_tokens(m, tokens) != CUP_OK)
+        return NULL;
     cup_scope_open(c);
-    x = first ? embed(m, tokens, training) : x;
+    cup_tensor *ends = m->config.documents ? cup__gpt_document_ends(m, tokens) : NULL;
+    x = first ? embed(m, tokens, ends, training) : x;
     if (!first && training && m->config.dropout > 0)
         skip_draws(m, m->bounds[2 * chunk]);
-    stream s = run_blocks(m, chunk, x, training);
+    stream s = run_blocks(m, chunk, x, ends, training);
     if (last) {
         x = end_of_blocks(m, &s, training);
         return cup_scope_return(c, whole_loss(m, x, s.cost, targets, training));

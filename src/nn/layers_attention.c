@@ -70,6 +70,7 @@ CUP_API cup_tensor *cup_attention_layer_call(const cup_attention_layer *layer, c
 
 #define ROPE_BASE 10000
 #define EPSILON 1e-5
+#define FALL 8 /* the last of the heads' slopes is 2^-8 */
 #define MOST_FEATURES ((int64_t)1 << 30) /* of all heads together */
 
 CUP__LAYER_CALL(attention)
@@ -241,6 +242,45 @@ int64_t cup__attention_layer_window(const cup_attention_layer *layer, int64_t le
     return layer->window < length ? layer->window : 0;
 }
 
+/* 2^(first + i step) for so many i from 0. */
+static cup_tensor *powers(cup_context *c, cup_dtype dtype, double first, double step, int64_t count)
+{
+    double unit = log(2), end = first + step * ((double)count - 0.5);
+    return cup_exp(c, cup_arange(c, dtype, first * unit, end * unit,
+                                 CUP_OPTIONS(cup_arange_options, .step = step * unit)));
+}
+
+/* Of heads whose number is no power of two the first have the slopes of the largest power below
+ * it, and the others each second one of twice as many. */
+static cup_tensor *slopes_of(const cup_attention_layer *layer, cup_context *c, cup_dtype dtype)
+{
+    int64_t from = layer->first_head, to = from + layer->heads, even = 1;
+    while (2 * even <= layer->all_heads)
+        even *= 2;
+    double step = -(double)FALL / (double)even;
+    int64_t first = from < even ? (to < even ? to : even) - from : 0, rest = layer->heads - first;
+    int64_t passed = from < even ? 0 : from - even;
+    cup_tensor *parts[2];
+    int count = 0;
+    if (first > 0)
+        parts[count++] = powers(c, dtype, step * (double)(from + 1), step, first);
+    if (rest > 0)
+        parts[count++] = powers(c, dtype, step * ((double)passed + 0.5), step, rest);
+    return count > 1 ? cup_concat(c, parts, count, 0) : parts[0];
+}
+
+cup__layer_scores cup__attention_layer_scores(const cup_attention_layer *layer, cup_context *c)
+{
+    cup__layer_scores scores = {.soft_cap = layer->soft_cap, .sinks = layer->sinks};
+    bool wide = cup_tensor_dtype(layer->out.weight) == CUP_F64;
+    cup_dtype dtype = wide ? CUP_F64 : CUP_F32;
+    if (scores.sinks && cup_tensor_dtype(scores.sinks) != dtype)
+        scores.sinks = cup_cast(c, scores.sinks, dtype);
+    if (layer->alibi)
+        scores.slopes = slopes_of(layer, c, dtype);
+    return scores;
+}
+
 /* Turns the heads of queries and keys by their positions. */
 static cup_tensor *turn(const cup_attention_layer *layer, cup_context *c, cup_tensor *qkv)
 {
@@ -328,6 +368,11 @@ static cup_tensor *turn_parts(const cup_attention_layer *layer, cup_context *c, 
     return y;
 }
 
+static cup_tensor *documents_of(const cup_attention_layer *layer)
+{
+    return cup__parameters_modes_of(layer->layer.parameters)->documents;
+}
+
 /* Of positions of which other processes have some as well. */
 static cup_tensor *attend_round(const cup_attention_layer *layer, cup_context *c, cup_tensor *qkv,
                                 cup_comm *ring, double dropout)
@@ -346,10 +391,10 @@ static cup_tensor *attend_round(const cup_attention_layer *layer, cup_context *c
                   cup__parameters_prefix(layer->layer.parameters), (long long)layer->window);
         return NULL;
     }
-    if (layer->soft_cap > 0 || layer->alibi || layer->sinks) {
+    if (layer->soft_cap > 0 || layer->alibi || layer->sinks || documents_of(layer)) {
         cup__fail(&c->error, CUP_UNSUPPORTED,
                   "attention under \"%s\": processes that have a part of each sequence do not know "
-                  "of soft caps, slopes and sinks; share out something else",
+                  "of soft caps, slopes, sinks and documents; share out something else",
                   cup__parameters_prefix(layer->layer.parameters));
         return NULL;
     }
@@ -376,7 +421,8 @@ static cup_tensor *attend(const cup_attention_layer *layer, cup_context *c, cup_
                                          .window_left =
                                              cup__attention_layer_window(layer, length),
                                          .soft_cap = scores.soft_cap, .slopes = scores.slopes,
-                                         .sinks = scores.sinks));
+                                         .sinks = scores.sinks,
+                                         .query_offsets = documents_of(layer)));
 }
 
 cup_tensor *cup_attention_layer_call(const cup_attention_layer *layer, cup_tensor *x)

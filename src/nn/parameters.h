@@ -18,6 +18,7 @@ typedef struct cup__parameters_modes {
     cup_comm *sharing; /* a batch, or NULL */
     cup_comm *ring;    /* sequences, or NULL */
     cup_comm *keys;    /* a head of keys and values, or NULL; the list's own */
+    cup_tensor *documents; /* where they end, or NULL */
 } cup__parameters_modes;
 
 cup__parameters_modes *cup__parameters_modes_of(const cup_parameters *list);

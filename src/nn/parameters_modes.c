@@ -52,6 +52,15 @@ cup_comm *cup_parameters_ring_comm(const cup_parameters *list)
     return list ? cup__parameters_modes_of(list)->ring : NULL;
 }
 
+cup_tensor *cup_parameters_documents(cup_parameters *list, cup_tensor *ends)
+{
+    if (!list)
+        return NULL;
+    cup_tensor **at = &cup__parameters_modes_of(list)->documents, *was = *at;
+    *at = ends;
+    return was;
+}
+
 /* Who has parts of it must be known before any is made, and is of one kind. */
 static cup_status share_out(cup_parameters *list, cup_comm *m, cup_comm **place,
                             const cup_comm *other)

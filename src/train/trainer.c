@@ -3,6 +3,7 @@
 
 #include "base/memory.h"
 #include "base/options.h"
+#include "data/tokenizer.h"
 #include "nn/gpt.h"
 #include "tensor/tensor.h"
 #include "train/adapters.h"
@@ -87,6 +88,21 @@ static cup_status check_vocabulary(cup_context *c, cup_trainer *t)
                      (long long)size, (long long)g->vocabulary);
 }
 
+/* Documents end with what the data was parted by. */
+static cup_status take_parting(cup_context *c, cup_trainer *t)
+{
+    cup_gpt_config *g = &t->training.model;
+    int32_t end = cup__around_parting(t->tokenizer);
+    if (!g->documents)
+        return CUP_OK;
+    if (end < 0)
+        return cup__fail(&c->error, CUP_ARGUMENT,
+                         "training: the tokenizer has no token that ends a document, as "
+                         "<|endoftext|>; take one of bpe, or leave documents out");
+    g->document_end = end;
+    return CUP_OK;
+}
+
 /* The model and its loop. */
 static cup_status make_loop(cup_context *c, cup_trainer *t, const char *folder)
 {
@@ -147,6 +163,7 @@ static cup_status make(cup_context *c, cup_trainer *t, const char *folder)
 {
     cup_training *a = &t->training;
     CUP_TRY(check_vocabulary(c, t));
+    CUP_TRY(take_parting(c, t));
     CUP_TRY(cup__training_check(c, a));
     if (a->lora_rank && !a->from && !(folder && cup__checkpoint_number(folder) > 0))
         return cup__fail(&c->error, CUP_ARGUMENT,

@@ -135,6 +135,7 @@ static const char *unknown_to_rings(const cup_gpt_config *g)
     return g->window && g->window < g->context         ? "windows"
            : g->soft_cap > 0                           ? "soft caps"
            : g->sinks                                  ? "sinks"
+           : g->documents                              ? "documents"
            : g->positions == CUP_POSITIONS_ALIBI       ? "alibi"
                                                        : NULL;
 }

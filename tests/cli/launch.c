@@ -277,6 +277,7 @@ TEST(launch_train_shares_out_a_model)
         {"--processes 2 --parallel cp=2 --context 10", "a context of 10 tokens has no 4 parts"},
         {"--processes 2 --parallel cp=2 --window 4", "do not know of windows"},
         {"--processes 2 --parallel cp=2 --sinks", "do not know of sinks"},
+        {"--documents", "the tokenizer has no token that ends a document"},
         {"--processes 3 --parallel cp=2", "cp=2 is of 2 processes, and the run has 3"},
         {"--processes 2 --stages 1,3", "of 2 stages, and --parallel of 1: give pp=2 there"},
         {"--processes 2 --parallel pp=2 --stages 1,", "--stages takes numbers of blocks"},

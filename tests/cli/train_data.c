@@ -48,6 +48,21 @@ TEST(train_on_sets_resumes_bit_for_bit)
     EXPECT_CONTAINS(out, "--weights");
 }
 
+/* Several documents a text, parted by the token that the tokenizer has. */
+TEST(train_on_documents_resumes_bit_for_bit)
+{
+    const char *folder = test_folder();
+    EXPECT_INT(run(folder, "mkdir parts && split -b 40 --additional-suffix=.txt a.txt parts/"), 0);
+#define DOCUMENTS "$cupola train --data parts --tokenizer bpe --vocabulary 280 --documents "
+    EXPECT_INT(run(folder, DOCUMENTS "--out x --steps 6 " TINY "&& " DOCUMENTS
+                           "--out y --steps 4 " TINY "&& $cupola train --out y --resume --steps 6 "
+                           "&& cmp x/model.safetensors y/model.safetensors && "
+                           "grep '\"documents\": true' y/state.json && "
+                           "grep '\"document_end\": 2[0-9][0-9]' y/state.json && "
+                           "$cupola generate --from y --tokens 9 --prompt 12"),
+               0);
+}
+
 /* Files of tokens are sets as text is. */
 TEST(train_on_sets_of_tokens)
 {

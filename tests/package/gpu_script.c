@@ -14,7 +14,7 @@ static const char command[] =
     "check*) case \"$*\" in\n"
     "  *random*) echo '7 calls, 2 failed, on x'; exit 1 ;;\n"
     "  *graphs*) kill -9 $$ ;;\n"
-    "  *) echo '100 calls, 0 failed, on x, in 3 s' ;; esac ;;\n"
+    "  *) echo '50 calls, 0 failed, on x, in 3 s' ;; esac ;;\n"
     "'bench --compare') echo '{\"change\": 0.05,'; echo '\"change\": -0.02, \"change\": 0.031'\n"
     "  exit 1 ;;\n"
     "esac\n";

@@ -1,5 +1,4 @@
 /* cupola tokenize: text into files of tokens. */
-#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -7,7 +6,6 @@
 
 #include "cli/common/exit.h"
 #include "cli/common/json.h"
-#include "cli/common/progress.h"
 #include "cli/common/signals.h"
 #include "cli/tokenize.h"
 #include "cupola/cupola.h"
@@ -43,15 +41,6 @@ static const cli_option options[] = {
     {"threads", INTEGER(tokenize_given, threads, 0, 4096), "N", "0",
      "threads; 0: all that the process may use"},
     {0}};
-
-static bool on_progress(int64_t bytes, int64_t all, int64_t tokens, void *user)
-{
-    cli_progress *p = user;
-    (void)tokens;
-    p->total = all;
-    progress_step(p, bytes, bytes, NAN);
-    return signals_caught() != 0;
-}
 
 static int write_document(const tokenize_given *given, const cup_tokenized *made, double rate)
 {
@@ -91,35 +80,18 @@ static int tokenize(const cli_call *call, cup_context *c)
     cup_tokenizer *t = learns ? tokenize_learn(c, given, &learned)
                               : cup_tokenizer_load(c, given->tokenizer);
     cup_tokenized made = {0};
-    cli_progress progress;
-    char train[32], validation[32];
+    double rate;
     if (cup_error(c) == CUP_INTERRUPTED)
         return cli_exit_of(CUP_INTERRUPTED);
     if (!t)
         return cli_report(c);
-    progress_begin(&progress, stderr, "B", 1, 0);
-    progress.noun = "byte";
-    progress.line_seconds = TOKENIZE_LINE_SECONDS;
-    cup_status status =
-        cup_tokenize(c, given->data.name, given->data.count, t, given->out, given->validation,
-                     CUP_OPTIONS(cup_tokenize_options, .shard_tokens = given->shard_tokens,
-                                 .text_field = given->text_field, .progress = on_progress,
-                                 .user = &progress,
-                                 .format = strcmp(given->format, "nanogpt")
-                                               ? CUP_TOKEN_FORMAT_LLMC
-                                               : CUP_TOKEN_FORMAT_NANOGPT),
-                     &made);
-    progress_end(&progress);
+    cup_status status = tokenize_encode(c, given, t, &made, &rate);
     cup_tokenizer_free(t);
     if (status == CUP_INTERRUPTED)
         return cli_exit_of(status);
     if (status != CUP_OK)
         return cli_report(c);
-    fprintf(stderr, "%s: %lld files, %s tokens for training and %s for validation of %lld texts\n",
-            cli_shown(given->out), (long long)made.files,
-            progress_number((double)made.train, train),
-            progress_number((double)made.validation, validation), (long long)made.texts);
-    return call->json ? write_document(given, &made, progress_rate(&progress)) : CLI_OK;
+    return call->json ? write_document(given, &made, rate) : CLI_OK;
 }
 
 static int run(cli_call *call)

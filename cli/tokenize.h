@@ -5,7 +5,7 @@
 #include "cli/common/options.h"
 #include "cupola/data.h"
 
-#define TOKENIZE_LINE_SECONDS 2.0
+#define TOKENIZE_WORDS 4000000 /* see --words */
 
 typedef struct tokenize_given {
     cli_files data;
@@ -17,6 +17,11 @@ typedef struct tokenize_given {
 /* Learns a tokenizer from the data, with progress. NULL: it failed, or a signal came. */
 cup_tokenizer *tokenize_learn(cup_context *c, const tokenize_given *given,
                               cup_tokenizer_learned *learned);
+
+/* Makes the files of tokens, with progress, and says what was made; *rate gets the bytes a
+ * second. */
+cup_status tokenize_encode(cup_context *c, const tokenize_given *given, const cup_tokenizer *t,
+                           cup_tokenized *made, double *rate);
 
 /* The whole of --learn. Returns an exit code. */
 int tokenize_learn_only(const cli_call *call, cup_context *c);

@@ -27,7 +27,7 @@ typedef struct train_given {
     int64_t nodes, texts; /* and the next line: of a plan */
     double nic, link;
     int64_t seed, sample, threads, logits_memory, recompute_blocks;
-    int64_t memory_limit;
+    int64_t memory_limit, text_limit;
     const char *task, *network, *flip; /* and the next two lines: of images */
     int64_t image_size, crop;
     bool grey, skip_broken, as_needed;

@@ -18,13 +18,19 @@ static bool is_large(const train_given *given)
     return given->preset && !strncmp(given->preset, "gpt2", 4);
 }
 
+const char *train_tokenizer(const train_given *given, int64_t *size)
+{
+    *size = given->vocabulary ? given->vocabulary
+            : is_large(given) ? GPT2_VOCABULARY
+                              : SMALL_VOCABULARY;
+    return given->tokenizer ? given->tokenizer : is_large(given) ? "bpe" : "char";
+}
+
 static int load_tokenizer(train_run *r)
 {
     const train_given *given = r->given;
-    const char *wanted = given->tokenizer ? given->tokenizer : is_large(given) ? "bpe" : "char";
-    int64_t size = given->vocabulary ? given->vocabulary
-                   : is_large(given) ? GPT2_VOCABULARY
-                                     : SMALL_VOCABULARY;
+    int64_t size;
+    const char *wanted = train_tokenizer(given, &size);
     if (given->resume || (given->from && !given->tokenizer))
         r->tokenizer = cup_gpt_tokenizer_load(r->c, given->resume ? given->out : given->from);
     else if (!strcmp(wanted, "char"))
@@ -139,7 +145,7 @@ static int load_known(train_run *r)
 int train_load_data(train_run *r)
 {
     const train_given *given = r->given;
-    bool has_tokens;
+    bool has_tokens, more = false;
     int code = check_data(given, &has_tokens);
     if (code)
         return code;
@@ -147,7 +153,12 @@ int train_load_data(train_run *r)
         return has_tokens ? load_tokens(r) : load_known(r);
     r->corpus =
         cup_corpus_load(r->c, given->data.name, given->data.count,
-                        CUP_OPTIONS(cup_corpus_options, .text_field = given->text_field));
+                        CUP_OPTIONS(cup_corpus_options, .most_bytes = given->text_limit << 20,
+                                    .text_field = given->text_field, .more = &more));
+    if (more) {
+        cup_error_clear(r->c);
+        return train_load_large(r);
+    }
     code = r->corpus ? load_tokenizer(r) : cli_report(r->c);
     if (code)
         return code;

@@ -7,9 +7,9 @@
 
 const cli_option train_options[] = {
     {"data", FILES(train_given, data), "FILE|DIR", NULL,
-     "text to learn from, up to 1 GiB: files, and folders with all text below them, also JSON "
-     "Lines (.jsonl, field text) and packed ones (.gz, .zst); or .bin files of tokens and folders "
-     "of them, of any size; --resume knows it"},
+     "text to learn from, see --text-limit: files, and folders with all text below them, also "
+     "JSON Lines (.jsonl, field text) and packed ones (.gz, .zst); or .bin files of tokens and "
+     "folders of them, of any size; --resume knows it"},
     {"weights", NAMES(train_given, weights), "WEIGHT", NULL,
      "each name of --data is a set of its own, of which a text is drawn as often as its weight "
      "says: 0.7 0.3, or 7 3"},
@@ -90,6 +90,9 @@ const cli_option train_options[] = {
      "tokens to write with the trained model at the end, by one process: where several share it "
      "out, that reads the whole from the checkpoint"},
     GROUP("Text"),
+    {"text-limit", INTEGER(train_given, text_limit, 1, 1 << 20), "MIB", "1024",
+     "text that is held in memory; of more, tokens are made first, in pieces, in the folder "
+     "tokens of --out"},
     {"text-field", TEXT(train_given, text_field), "NAME", NULL,
      "field of JSON Lines that has the text; without it text"},
     {"tokenizer", TEXT(train_given, tokenizer), "char|bpe|PATH", NULL,

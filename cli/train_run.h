@@ -36,6 +36,13 @@ bool train_speaks(const train_run *r);
 /* Reads text or tokens, and reads or makes the tokenizer. Returns an exit code. */
 int train_load_data(train_run *r);
 
+/* What --tokenizer says or means, and of how many tokens one that is learned is. */
+const char *train_tokenizer(const train_given *given, int64_t *size);
+
+/* The same as the first of text that is too large for --text-limit: rank 0 makes tokens of it in
+ * the run's folder, which all read. */
+int train_load_large(train_run *r);
+
 /* What is trained, on what, before the first step. */
 void train_announce(const train_run *r);
 

@@ -27,6 +27,7 @@ typedef struct cup_corpus_options {
     size_t size;            /* of this struct, see CUP_OPTIONS */
     int64_t most_bytes;     /* more in all are a failure; 0: 1 GiB */
     const char *text_field; /* of JSON Lines, that has the text; NULL: "text" */
+    bool *more;             /* set to whether that is why it failed; NULL: nobody asks */
 } cup_corpus_options;
 CUP_API cup_corpus *cup_corpus_load(cup_context *c, const char *const *paths, int count,
                                     const cup_corpus_options *options);

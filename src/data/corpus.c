@@ -31,6 +31,8 @@ static cup_status append(cup__error *error, cup_corpus *corpus, const char *path
 
 static cup_status too_many(cup__error *error, const cup_corpus *corpus, const char *path)
 {
+    if (corpus->more)
+        *corpus->more = true;
     return cup__fail(error, CUP_ARGUMENT,
                      "%s: with it the data would have more than %lld bytes; name fewer files, or "
                      "make tokens of them with cupola tokenize",
@@ -139,6 +141,9 @@ static cup_status take_options(cup__error *error, const cup_corpus_options *from
     cup_corpus_options options;
     CUP_TRY(cup__options_take(error, "corpus", &options, sizeof options, from));
     corpus->most_bytes = options.most_bytes > 0 ? options.most_bytes : USUAL_BYTES;
+    corpus->more = options.more;
+    if (corpus->more)
+        *corpus->more = false;
     if (!options.text_field)
         return CUP_OK;
     corpus->text_field = cup__strdup(options.text_field);

@@ -13,6 +13,7 @@ struct cup_corpus {
     cup__text sources; /* the absolute paths it was loaded from, each with its 0 */
     int64_t skipped;
     int64_t most_bytes;
+    bool *more; /* see cup_corpus_options; NULL */
     char *text_field; /* of JSON Lines; NULL: the usual one */
 };
 

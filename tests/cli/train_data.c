@@ -115,3 +115,56 @@ TEST(train_in_epochs_resumes_bit_for_bit)
                            "END { exit n < 60 }'"),
                0);
 }
+
+/* Text of over --text-limit becomes tokens in the run's folder, from which a run goes on. */
+TEST(train_on_text_that_is_not_held)
+{
+    const char *folder = test_folder();
+    EXPECT_INT(run(folder, "seq 190000 >big.txt && gzip -k big.txt && "
+                           "$cupola train --data big.txt --text-limit 1 --out x --steps 6 " TINY),
+               2);
+    EXPECT_CONTAINS(out, "a tokenizer of characters is made of text in memory");
+    EXPECT_INT(run(folder, "$cupola train --data big.txt --text-limit 1 --tokenizer bpe "
+                           "--vocabulary 300 --out x --steps 6 " TINY),
+               0);
+    EXPECT_CONTAINS(out, "x/tokens: 2 files, ");
+    EXPECT_INT(run(folder, "$cupola train --data big.txt.gz --text-limit 1 --tokenizer x/tokens "
+                           "--out gz --steps 1 " TINY
+                           "&& $cupola train --data big.txt --text-limit 1 --tokenizer x/tokens "
+                           "--out y --steps 4 " TINY
+                           "&& cmp x/tokens/train_000000.bin y/tokens/train_000000.bin && "
+                           "$cupola train --out y --resume --steps 5 && "
+                           "$cupola train --data big.txt --text-limit 1 --out y --resume --steps 6 "
+                           "&& cmp x/model.safetensors y/model.safetensors"),
+               0);
+    EXPECT_INT(run(folder, "$cupola train --data big.txt --text-limit 1 --tokenizer bpe --out x "
+                           "--overwrite --steps 6 " TINY),
+               2);
+    EXPECT_CONTAINS(out, "x/tokens has tokens that an earlier run made");
+    EXPECT_INT(run(folder, "$cupola train --data big.txt a.txt --weights 1 2 --text-limit 1 "
+                           "--out z " TINY),
+               2);
+    EXPECT_CONTAINS(out, "--weights of text that has over 1 MiB");
+    EXPECT_INT(run(folder, "$cupola train --data big.txt --text-limit 1 --tokenizer x/tokens "
+                           "--processes 2 --out two --steps 3 " TINY),
+               0);
+    EXPECT_CONTAINS(out, "done at step 3 of 3");
+    EXPECT_INT(run(folder, "$cupola train --data big.txt --text-limit 1 --processes 2 --out three "
+                           "--steps 3 " TINY),
+               2);
+    /* Memory that holds neither the text nor its tokens. */
+    EXPECT_INT(run(folder, "for i in $(seq 10); do cat big.txt; done >huge.txt; "
+                           "export CUP_BLAS=off; "
+                           "learn() { $cupola train --data huge.txt --tokenizer x/tokens --steps 2 "
+                           "$@ " TINY "; }; ulimit -v 45000; if $cupola --version; then "
+                           "learn --text-limit 1 --out small && ! learn --out held; fi"),
+               0);
+    /* A signal leaves no half of them. */
+    EXPECT_INT(run(folder, "for i in $(seq 20); do cat big.txt; done >huge.txt; "
+                           "$cupola train --data huge.txt --text-limit 1 --tokenizer x/tokens "
+                           "--out s --steps 3 2>log & pid=$!; "
+                           "while [ ! -e s/tokens.part ]; do sleep 0.01; done; "
+                           "kill -INT $pid; wait $pid"),
+               130);
+    EXPECT_INT(run(folder, "test ! -e s/tokens.part && test ! -e s/tokens"), 0);
+}

@@ -1,4 +1,4 @@
-/* Tokenizers that cupola tokenize learns. */
+/* What takes its time: tokenizers that are learned, and tokens that are made. */
 #include <errno.h>
 #include <limits.h>
 #include <math.h>
@@ -14,6 +14,8 @@
 #include "cli/tokenize.h"
 #include "cupola/cupola.h"
 
+#define LINE_SECONDS 2.0
+
 typedef struct telling {
     cli_progress progress;
     int64_t wanted; /* merges */
@@ -24,10 +26,10 @@ static void begin(cli_progress *p, const char *noun, const char *unit, int64_t t
 {
     progress_begin(p, stderr, unit, total, 0);
     p->noun = noun;
-    p->line_seconds = TOKENIZE_LINE_SECONDS;
+    p->line_seconds = LINE_SECONDS;
 }
 
-static bool on_progress(int64_t bytes, int64_t all, int64_t merges, void *user)
+static bool on_learned(int64_t bytes, int64_t all, int64_t merges, void *user)
 {
     telling *t = user;
     if (merges && !t->merges) {
@@ -63,7 +65,7 @@ cup_tokenizer *tokenize_learn(cup_context *c, const tokenize_given *given,
     cup_tokenizer *made = cup_tokenizer_learn(
         c, given->data.name, given->data.count, given->vocabulary,
         CUP_OPTIONS(cup_tokenizer_learn_options, .words = given->words,
-                    .text_field = given->text_field, .progress = on_progress, .user = &t),
+                    .text_field = given->text_field, .progress = on_learned, .user = &t),
         learned);
     if (made && t.merges)
         progress_step(&t.progress, learned->merges, learned->merges, NAN);
@@ -71,6 +73,41 @@ cup_tokenizer *tokenize_learn(cup_context *c, const tokenize_given *given,
     if (made)
         say(made, learned);
     return made;
+}
+
+static bool on_encoded(int64_t bytes, int64_t all, int64_t tokens, void *user)
+{
+    cli_progress *p = user;
+    (void)tokens;
+    p->total = all;
+    progress_step(p, bytes, bytes, NAN);
+    return signals_caught() != 0;
+}
+
+cup_status tokenize_encode(cup_context *c, const tokenize_given *given, const cup_tokenizer *t,
+                           cup_tokenized *made, double *rate)
+{
+    cli_progress progress;
+    char train[32], validation[32];
+    begin(&progress, "byte", "B", 1);
+    cup_status status =
+        cup_tokenize(c, given->data.name, given->data.count, t, given->out, given->validation,
+                     CUP_OPTIONS(cup_tokenize_options, .shard_tokens = given->shard_tokens,
+                                 .text_field = given->text_field, .progress = on_encoded,
+                                 .user = &progress,
+                                 .format = strcmp(given->format, "nanogpt")
+                                               ? CUP_TOKEN_FORMAT_LLMC
+                                               : CUP_TOKEN_FORMAT_NANOGPT),
+                     made);
+    progress_end(&progress);
+    *rate = progress_rate(&progress);
+    if (status == CUP_OK)
+        fprintf(stderr,
+                "%s: %lld files, %s tokens for training and %s for validation of %lld texts\n",
+                cli_shown(given->out), (long long)made->files,
+                progress_number((double)made->train, train),
+                progress_number((double)made->validation, validation), (long long)made->texts);
+    return status;
 }
 
 /* To be said before all the text was read. */

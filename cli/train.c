@@ -191,6 +191,8 @@ static int run_with(train_run *r)
     if (!code)
         code = train_load_data(r);
     if (!code)
+        code = train_take_epochs(r);
+    if (!code)
         code = make_trainer(r);
     if (code)
         return code;
@@ -296,7 +298,8 @@ const cli_verb verb_train = {
         "--order permuted cuts the text into windows of --context tokens, and reads each of them "
         "once before any is read again: every epoch has them in an order of its own, which "
         "follows from the seed. With --weights each set has its own epochs, and its share of any "
-        "number of texts to within a few. Without it texts are read from random places.\n\n"
+        "number of texts to within a few. --epochs N is then as many steps as it takes to read each "
+        "window N times. Without it texts are read from random places.\n\n"
         "Several processes train one model with --gpus or --processes, or when `cupola launch`, "
         "torchrun, mpirun or Slurm starts them: each computes its share of a step's batches, "
         "--batch times --accumulate texts in all, so that the run is that of one process but for "

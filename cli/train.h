@@ -74,6 +74,8 @@ bool train_goes_on(cup_context *c, cup_comm *m, const train_place *place, const 
 
 /* Puts what was on the command line into a training. Returns an exit code. */
 int train_apply(const cli_call *call, cup_training *training);
+/* A rise that nobody asked for takes a fifth of a run's steps at most. */
+void train_limit_warmup(const cli_call *call, cup_training *training);
 /* The text of --decay-groups, where it is given. */
 int train_groups(const train_given *given, char out[CUP_PARAMETER_GROUPS]);
 

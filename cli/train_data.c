@@ -142,6 +142,31 @@ static int load_known(train_run *r)
     return cli_report(r->c);
 }
 
+int train_take_epochs(train_run *r)
+{
+    const train_given *given = r->given;
+    cup_training *t = &r->training;
+    if (!call_has(r->call, "epochs"))
+        return CLI_OK;
+    if (call_has(r->call, "steps"))
+        return cli_usage("--epochs and --steps both say how long the run is; give one of them");
+    if (t->order != CUP_DATA_ORDER_PERMUTED)
+        return cli_usage("--epochs of text are those of --order permuted, which reads each part "
+                         "once in each; add that, or give --steps");
+    if (cup_data_sets(r->data))
+        return cli_usage("--epochs of sets with --weights: each has epochs of its own; give "
+                         "--steps");
+    double texts = given->epochs *
+                   (double)cup_data_windows(r->data, CUP_SPLIT_TRAIN, t->model.context);
+    double steps = ceil(texts / ((double)t->batch * (double)t->accumulate));
+    if (!(steps >= 1 && steps <= (double)TRAIN_MOST))
+        return cli_usage("--epochs %g are %g steps; from 1 to %g can be made", given->epochs, steps,
+                         (double)TRAIN_MOST);
+    t->steps = (int64_t)steps;
+    train_limit_warmup(r->call, t);
+    return CLI_OK;
+}
+
 int train_load_data(train_run *r)
 {
     const train_given *given = r->given;

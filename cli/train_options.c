@@ -102,7 +102,8 @@ const cli_option train_options[] = {
      "tokens that bpe makes; without it 1024, for GPT-2's presets 50257"},
     GROUP("Images (--task classify)"),
     {"epochs", REAL(train_given, epochs, 0, 1e6), "N", "5",
-     "how often each image for training is seen, where --steps does not say it"},
+     "how often each image for training is seen, where --steps does not say it; of text, where it "
+     "is given with --order permuted, how often each part is read, in place of --steps"},
     {"network", TEXT(train_given, network), "FILE", NULL,
      "layers of a network of your own, one a line, see cupola/network.h, trained as the preset"},
     {"image-size", INTEGER(train_given, image_size, 1, 65535), "N", NULL,
@@ -266,6 +267,13 @@ int train_groups(const train_given *given, char out[CUP_PARAMETER_GROUPS])
                                                    CUP_PARAMETER_GROUPS - 1);
 }
 
+void train_limit_warmup(const cli_call *call, cup_training *t)
+{
+    const train_given *given = call->given;
+    if (t->warmup > t->steps / 5 && !call_has(call, "warmup") && !given->resume)
+        t->warmup = t->steps / 5;
+}
+
 int train_apply(const cli_call *call, cup_training *t)
 {
     const train_given *given = call->given;
@@ -283,8 +291,7 @@ int train_apply(const cli_call *call, cup_training *t)
         t->model.kv_heads = 0;
     if ((t->model.width != width || given->mlp) && !call_has(call, "hidden"))
         t->model.hidden = 0;
-    if (t->warmup > t->steps / 5 && !call_has(call, "warmup") && !given->resume)
-        t->warmup = t->steps / 5;
+    train_limit_warmup(call, t);
     if (t->accumulate == 0)
         t->accumulate = 1;
     if (given->dtype)

@@ -43,6 +43,9 @@ const char *train_tokenizer(const train_given *given, int64_t *size);
  * the run's folder, which all read. */
 int train_load_large(train_run *r);
 
+/* Makes the steps those of --epochs, where it is given, of the data. */
+int train_take_epochs(train_run *r);
+
 /* What is trained, on what, before the first step. */
 void train_announce(const train_run *r);
 

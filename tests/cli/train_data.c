@@ -93,6 +93,19 @@ TEST(train_in_epochs_resumes_bit_for_bit)
                            "&& $cupola train --out y --resume --steps 60 && "
                            "cmp x/model.safetensors y/model.safetensors"),
                0);
+    EXPECT_INT(run(folder, "$cupola train --data a.txt --order permuted --out e --epochs 0.5 " TINY
+                           "&& $cupola train --out e --resume --epochs 1"),
+               0);
+    EXPECT_CONTAINS(out, "done at step 49 of 49");
+    EXPECT_CONTAINS(out, "1.00 epochs of ");
+    EXPECT_INT(run(folder, "$cupola train --data a.txt --out f --epochs 1 " TINY), 2);
+    EXPECT_CONTAINS(out, "--epochs of text are those of --order permuted");
+    EXPECT_INT(run(folder, "$cupola train --data a.txt --out f --order permuted --epochs 1 "
+                           "--steps 3"),
+               2);
+    EXPECT_CONTAINS(out, "--epochs and --steps both say");
+    EXPECT_INT(run(folder, "$cupola train --data a.txt --out f --order permuted --epochs 0"), 2);
+    EXPECT_CONTAINS(out, "--epochs 0 are 0 steps");
     EXPECT_INT(run(folder, "$cupola train --out y --resume --order random"), 2);
     EXPECT_CONTAINS(out, "order is not what the checkpoint");
     EXPECT_INT(run(folder, "$cupola train --data a.txt --out z --steps 60 " TINY

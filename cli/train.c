@@ -73,6 +73,7 @@ static int make_trainer(train_run *r)
     r->training.chunks = r->parts.chunks;
     r->training.ring = r->parts.ring;
     r->training.expert = r->parts.expert;
+    r->training.sequence = r->given->sequence;
     r->training.blocks = r->parts.blocks[0] ? r->parts.blocks : NULL;
     r->training.comm = r->comm;
     r->training.background = r->given->save_background;

@@ -16,7 +16,7 @@ typedef struct train_given {
     const char *memory_page, *decline, *from, *text_field, *recompute, *non_finite, *order;
     bool again; /* no option: a run that was started again goes on from its checkpoint */
     bool tune, tensorboard, ops, resume, overwrite, stochastic, untied, deterministic;
-    bool save_background, qk_norm, sinks, documents, offload;
+    bool save_background, qk_norm, sinks, documents, offload, sequence;
     int64_t lora, experts, experts_per_token;
     double capacity, balance, router_z, soft_cap, logits_cap;
     double lora_scale;

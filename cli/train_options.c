@@ -57,6 +57,9 @@ const cli_option train_options[] = {
      "parallel), M share out each (tensor parallel), R such groups have a part each of every text "
      "(context parallel), and N of those share the texts of a step, of which each E share out the "
      "experts (expert parallel); what is left out is 1, but for dp, which follows"},
+    {"sequence-parallel", FLAG(train_given, sequence), NULL, NULL,
+     "processes of --parallel tp share out the tokens between blocks, too: each norms and adds up "
+     "its own, and keeps those alone for backward; without dropout"},
     {"stages", TEXT(train_given, stages), "BLOCKS,..", NULL,
      "how many blocks each stage of --parallel pp has; without it as many each as can be"},
     {"interleave", INTEGER(train_given, interleave, 1, TRAIN_CHUNKS), "N", "1",

@@ -121,6 +121,9 @@ int train_parallel(const train_given *given, int processes, train_parts *out)
     if (out->chunks > 1 && out->stages == 1)
         return cli_usage("--interleave %lld is of the stages of a model: give --parallel pp=S, too",
                          (long long)out->chunks);
+    if (given->sequence && out->tensor == 1)
+        return cli_usage("--sequence-parallel shares out tokens among the processes of tp: give "
+                         "--parallel tp=M, too");
     code = take_stages(given, out);
     return code ? code : check_stages(given, numbers[STAGES]);
 }

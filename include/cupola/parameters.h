@@ -154,6 +154,20 @@ CUP_API bool cup_parameters_training(cup_parameters *list, bool on);
  * cup_recompute it must stay as it was when the block ran. */
 CUP_API bool cup_parameters_fp8(cup_parameters *list, bool on);
 
+/* Whether processes that share out the list (cup_parameters_among) share out the tokens between its
+ * blocks, too (sequence parallel): each norms and adds up its own part, and keeps that alone
+ * for backward; attention and MLPs gather all before they begin, and what they have parts of is
+ * added up to each process's own tokens. It is off in a new list, and changes nothing of one that
+ * nobody shares out; returns what it was. Dropout of what blocks add is refused meanwhile. Until
+ * backward is done with a block of cup_recompute it must stay as it was when the block ran. */
+CUP_API bool cup_parameters_sequence(cup_parameters *list, bool on);
+/* What transformer layers of such a list are called with, and what they give: of x [B,T,width],
+ * which all have, this process's rows as [1,R,width], of B T = R times the processes; and all of
+ * them again. The next calls are of the B and T of the last x. x itself where rows are not shared
+ * out. */
+CUP_API cup_tensor *cup_parameters_rows_take(cup_parameters *list, cup_tensor *x);
+CUP_API cup_tensor *cup_parameters_rows_join(cup_parameters *list, cup_tensor *x);
+
 /* The processes whose batches are parts of one: in training, layers made in the list that take the
  * statistics of a batch, batchnorms, take those of all parts, and gradients of the sum of the
  * losses of all processes go through them. All make the same calls of such layers. Borrowed, and

@@ -83,6 +83,10 @@ typedef struct cup_training {
      * not made in chunks in training, as their gradients are to have the scale from the start. */
     double loss_scale;
     int64_t loss_scale_steps;
+    /* The processes of `tensor` share out the tokens between blocks, too, see
+     * cup_parameters_sequence: their batch times its parts of texts must be a multiple of `tensor`.
+     * Dropout is refused. Nor is it kept in checkpoints. */
+    bool sequence;
 } cup_training;
 
 /* A run that is known to work, under a name. */

@@ -132,7 +132,8 @@ static cup_tensor *embed(const cup_gpt *m, cup_tensor *tokens, cup_tensor *ends,
                           : cup_embedding(c, m->embedding, tokens);
     if (m->positions)
         x = instead(cup_add(c, x, place_of(m, tokens, ends)), x);
-    return instead(drop(m, x, training), x);
+    x = instead(drop(m, x, training), x);
+    return instead(cup_parameters_rows_take(m->parameters, x), x);
 }
 
 /* A token of [B,T] in memory of the host. */
@@ -269,7 +270,7 @@ static cup_tensor *pass(const cup_gpt *m, cup_tensor *tokens, bool training, cup
     cup_tensor *ends = m->config.documents ? cup__gpt_document_ends(m, tokens) : NULL;
     stream s = run_blocks(m, 0, embed(m, tokens, ends, training), ends, training);
     *cost = s.cost;
-    return end_of_blocks(m, &s, training);
+    return cup_parameters_rows_join(m->parameters, end_of_blocks(m, &s, training));
 }
 
 /* Of [B,T,rows of this process] those of all. */
@@ -435,15 +436,15 @@ cup_tensor *cup_gpt_chunk_call_cost(cup_gpt *m, int chunk, cup_tensor *tokens, c
         return NULL;
     cup_scope_open(c);
     cup_tensor *ends = m->config.documents ? cup__gpt_document_ends(m, tokens) : NULL;
-    x = first ? embed(m, tokens, ends, training) : x;
+    x = first ? embed(m, tokens, ends, training) : cup_parameters_rows_take(m->parameters, x);
     if (!first && training && m->config.dropout > 0)
         skip_draws(m, m->bounds[2 * chunk]);
     stream s = run_blocks(m, chunk, x, ends, training);
     if (last) {
-        x = end_of_blocks(m, &s, training);
+        x = cup_parameters_rows_join(m->parameters, end_of_blocks(m, &s, training));
         return cup_scope_return(c, whole_loss(m, x, s.cost, targets, training));
     }
-    x = sum_of(m, &s, training);
+    x = cup_parameters_rows_join(m->parameters, sum_of(m, &s, training));
     if (cup_scope_return_all(c, (cup_tensor *[]){x, s.cost}, 2) != CUP_OK)
         return NULL;
     if (cost)

@@ -309,7 +309,15 @@ static cup_tensor *add_norm(const cup_transformer_layer *layer, cup_context *c, 
     const cup_layernorm_layer *norm = second ? &layer->norm2 : &layer->norm1;
     const cup_rmsnorm_layer *rms = second ? &layer->rmsnorm2 : &layer->rmsnorm1;
     cup_tensor *y = NULL;
+    cup_parameters *list = layer->layer.parameters;
     *sum = x;
+    if (layer->dropout > 0 && cup__rows_are_shared(list) && cup__parameters_is_training(list)) {
+        cup__fail(&c->error, CUP_UNSUPPORTED,
+                  "transformer under \"%s\": processes that share out tokens between blocks do not "
+                  "know of dropout; set it to 0, or leave cup_parameters_sequence off",
+                  cup__parameters_prefix(list));
+        return NULL;
+    }
     if (!delta)
         return layer->rms ? cup_rmsnorm_layer_call(rms, x) : cup_layernorm_layer_call(norm, x);
     delta = cup__layer_drop(&layer->layer, c, delta, layer->dropout);
@@ -332,10 +340,11 @@ static cup_tensor *pass(const cup_transformer_layer *layer, cup_tensor *x, cup_t
     if (!c)
         return *delta = NULL;
     cup_scope_open(c);
-    cup_tensor *y = add_norm(layer, c, false, x, *delta, &x);
+    cup_parameters *list = layer->layer.parameters;
+    cup_tensor *y = cup_parameters_rows_join(list, add_norm(layer, c, false, x, *delta, &x));
     *delta = past ? cup__reading_attention(&layer->attention, y, past)
                   : cup_attention_layer_call(&layer->attention, y);
-    y = add_norm(layer, c, true, x, *delta, &x);
+    y = cup_parameters_rows_join(list, add_norm(layer, c, true, x, *delta, &x));
     *delta = layer->mixed ? cup_experts_layer_pass(&layer->experts, y, cost ? &owed : NULL)
                           : cup_mlp_layer_call(&layer->mlp, y);
     bool whole = x && *delta;

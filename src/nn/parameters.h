@@ -13,7 +13,8 @@ cup_dtype cup__parameters_dtype(const cup_parameters *list);
 bool cup__parameters_is_training(const cup_parameters *list);
 /* How what was made in the whole list behaves. */
 typedef struct cup__parameters_modes {
-    bool training, fp8;
+    bool training, fp8, sequence;
+    int64_t batch, length; /* of the tokens whose rows processes share out, see `sequence` */
     cup_comm *among, *experts; /* that have parts of all, or of the experts, or NULL */
     cup_comm *sharing; /* a batch, or NULL */
     cup_comm *ring;    /* sequences, or NULL */
@@ -51,6 +52,11 @@ cup_status cup__part_set(cup_context *c, const char *name, int ndim, const int64
 cup__shape cup__part_whole_shape(const cup_tensor *t, const cup__portion *part);
 cup_tensor *cup__part_take(cup_context *c, cup_tensor *whole, const cup__portion *part);
 cup_tensor *cup__part_gather(cup_context *c, cup_tensor *t, const cup__portion *part);
+
+/* Whether processes share out the rows between blocks; and the sum of what m's processes have, or
+ * where they do, this one's rows of it. */
+bool cup__rows_are_shared(const cup_parameters *list);
+cup_tensor *cup__rows_sum(const cup_parameters *list, cup_comm *m, cup_tensor *x);
 
 /* The first name of a tensor of the list; NULL: it is none of them. */
 const char *cup__parameters_name(const cup_parameters *list, const cup_tensor *t);

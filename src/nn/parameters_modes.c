@@ -24,6 +24,11 @@ bool cup_parameters_fp8(cup_parameters *list, bool on)
     return list && switched(&cup__parameters_modes_of(list)->fp8, on);
 }
 
+bool cup_parameters_sequence(cup_parameters *list, bool on)
+{
+    return list && switched(&cup__parameters_modes_of(list)->sequence, on);
+}
+
 cup_status cup_parameters_together(cup_parameters *list, cup_comm *m)
 {
     if (!list)

@@ -154,6 +154,7 @@ static cup_status make_loop(cup_context *c, cup_trainer *t, const char *folder)
     t->model->recompute_blocks = t->recompute_blocks;
     t->model->logits_most = a->logits_most;
     cup_parameters_ring(t->model->parameters, t->ring);
+    cup_parameters_sequence(t->model->parameters, a->sequence);
     cup_parameters_fp8(t->model->parameters, cup__training_is_fp8(a));
     CUP_TRY(cup__loop_train(t->loop, cup__gpt_learned(t->model)));
     return cup__trainer_batches(c, t);

@@ -270,6 +270,7 @@ TEST(launch_train_shares_out_a_model)
     } refused[] = {
         {"--processes 2 --parallel dp=2,tp=2", "dp=2,tp=2 is of 4 processes, and the run has 2"},
         {"--processes 2 --parallel tp=2,tp=2", "--parallel takes dp=N, cp=R, pp=S, tp=M"},
+        {"--processes 2 --sequence-parallel", "give --parallel tp=M, too"},
         {"--processes 2 --parallel tp=0", "--parallel takes dp=N, cp=R, pp=S, tp=M"},
         {"--processes 2 --parallel tp=2,", "--parallel takes dp=N, cp=R, pp=S, tp=M"},
         {"--processes 2 --parallel pp=2 --zero 3", "a stage on its own; --zero 2 goes with it"},

@@ -147,6 +147,9 @@ static void refuse(cup_context *c, cup_comm *comm, void *user)
     cup_parameters_among(list, comm);
     cup_attention_layer_new(&attention, list, "heads", 12, 3, NULL);
     refuse_one(c, "3 heads and 3 of keys and values cannot be shared out equally to 2 processes");
+    cup_parameters_sequence(list, true);
+    cup_parameters_rows_take(list, cup_zeros(c, CUP_F32, 3, (int64_t[]){1, 3, 4}));
+    refuse_one(c, "cannot be shared out equally between blocks to 2 processes");
     cup_linear_layer_new(&linear, list, "odd", 4, 5,
                          CUP_OPTIONS(cup_linear_layer_options, .part = CUP_PART_ROWS));
     refuse_one(c, "odd.weight: 5 rows cannot be shared out equally to 2 processes");

@@ -30,10 +30,11 @@ const equal_way equal_ways[] = {
     {.count = 8, .zero = 3},
     /* A model in parts, and in stages, which may take turns; copies of it, too. */
     {.count = 2, .tensor = 2},
+    {.count = 2, .tensor = 2, .sequence = true},
     {.count = 2, .stages = 2},
     {.count = 2, .stages = 2, .chunks = 2},
     {.count = 4, .tensor = 2},
-    {.count = 4, .tensor = 4},
+    {.count = 4, .tensor = 4, .sequence = true},
     {.count = 4, .stages = 2},
     {.count = 4, .stages = 4},
     {.count = 4, .stages = 2, .chunks = 2},
@@ -113,6 +114,7 @@ static void run(cup_context *c, cup_comm *comm, cup_training a, const equal_way 
     a.chunks = w->chunks;
     a.ring = w->ring;
     a.expert = w->expert;
+    a.sequence = w->sequence;
     a.optimizer.split = w->zero ? comm : NULL;
     a.optimizer.stage = w->zero;
     cup_trainer *trainer = cup_trainer_new(c, data, tokenizer, folder, &a);
@@ -231,7 +233,8 @@ void equal_name(const equal_way *w, char out[EQUAL_NAME])
         const char *name;
         int64_t number;
     } parts[] = {{"tp", w->tensor}, {"pp", w->stages}, {"chunks", w->chunks},
-                 {"cp", w->ring},   {"ep", w->expert}, {"zero", w->zero}};
+                 {"cp", w->ring},   {"ep", w->expert}, {"zero", w->zero},
+                 {"sequence", w->sequence}};
     int at = snprintf(out, EQUAL_NAME, "%d processes", w->count);
     for (size_t i = 0; i < sizeof parts / sizeof *parts; i++)
         if (parts[i].number)

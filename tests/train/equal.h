@@ -11,6 +11,7 @@
 typedef struct equal_way {
     int count, zero;
     int64_t tensor, stages, chunks, ring, expert;
+    bool sequence;
 } equal_way;
 
 extern const equal_way equal_ways[];

@@ -92,13 +92,14 @@ TEST(together_gpus_share_out_a_model)
 {
     static const char *const parallel[] = {"pp=2 --dropout 0.1", "tp=2 --dropout 0.1",
                                            "cp=2 --dropout 0", "pp=2 --interleave 2 --dropout 0",
-                                           "ep=2 --experts 4 --dropout 0"};
+                                           "ep=2 --experts 4 --dropout 0",
+                                           "tp=2 --sequence-parallel --dropout 0"};
     static const char *const expected[] = {"0\n1 0\n", "0\n1 0\n", "0\n1 1\n", "0\n1 0\n",
-                                           "0\n1 0\n"};
+                                           "0\n1 0\n", "0\n1 0\n"};
     const char *folder = fake_begin();
     char out[4000];
     unsetenv("CUP_KERNELS");
-    for (int i = 0; i < 5; i++) {
+    for (int i = 0; i < 6; i++) {
         int code = test_command(
             out, sizeof out,
             "build=$(realpath '%s') && cd '%s' && seq 3000 >t && "

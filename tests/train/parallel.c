@@ -42,6 +42,7 @@ typedef struct parts {
     double capacity;
     int64_t batches; /* of a step; 0: 4 */
     cup_method method;
+    bool sequence;
 } parts;
 
 static const parts whole;
@@ -84,6 +85,7 @@ static int64_t run(cup_context *c, cup_comm *comm, cup_training a, parts p, cons
     a.optimizer.stage = p.zero;
     a.blocks = p.blocks;
     a.expert = p.expert;
+    a.sequence = p.sequence;
     s.trainer = cup_trainer_new(c, s.data, s.tokenizer, folder, &a);
     if (resume)
         cup_trainer_resume(s.trainer);
@@ -176,7 +178,8 @@ TEST(parallel_chunks_are_copied_and_shared_out)
 TEST(parallel_stages_are_copied_and_shared_out)
 {
     together(4, run_beside_one, &(parts){.stages = 2});
-    together(4, run_beside_one, &(parts){.stages = 2, .tensor = 2, .gated = true});
+    together(4, run_beside_one,
+             &(parts){.stages = 2, .tensor = 2, .gated = true, .sequence = true});
 }
 
 /* Parts of texts, of two and of four; and beside copies, a split model and stages. */
@@ -190,7 +193,8 @@ TEST(parallel_texts_in_parts_beside_others)
 {
     together(4, run_beside_one, &(parts){.ring = 2});
     together(2, run_beside_one, &(parts){.ring = 2, .zero = 3});
-    together(4, run_beside_one, &(parts){.ring = 2, .tensor = 2, .gated = true});
+    together(4, run_beside_one,
+             &(parts){.ring = 2, .tensor = 2, .gated = true, .sequence = true});
     together(4, run_beside_one, &(parts){.ring = 2, .stages = 2});
 }
 
@@ -416,6 +420,7 @@ static void refuse(cup_context *c, cup_comm *comm, void *user)
         {{.experts = 4, .expert = 2, .stages = 2}, 4, 0, "go with copies of all else; leave out"},
         {{.experts = 3, .expert = 2}, 4, 0, "3 experts in a block cannot be shared out equally"},
         {{.expert = 2}, 4, 0, "0 experts in a block cannot be shared out equally to 2"},
+        {{.tensor = 2, .sequence = true}, 4, 0.1, "share out tokens between blocks do not know of"},
         {{.experts = 2, .tensor = 2}, 4, 0, "has no parts that processes share out but for"},
         {{.stages = 2, .blocks = few}, 4, 0, "have 2 blocks together"},
         {{.stages = 2, .blocks = none}, 4, 0, "stage 0 of 2 has 0 of the"},

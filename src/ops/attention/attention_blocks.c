@@ -6,46 +6,68 @@
 #include "base/memory.h"
 #include "tensor/floats.h"
 
-typedef float lanes __attribute__((vector_size(4 * CUP__LANES), aligned(4), may_alias));
+#if defined(__clang__)
+#define UNROLL _Pragma("unroll")
+#else
+#define UNROLL _Pragma("GCC unroll 4")
+#endif
 
-/* c[4, 16 wide] += a[4, count] b[count, 16 wide] */
-static inline __attribute__((always_inline)) void tile(cup__matrices m, int64_t count, int wide)
-{
-    lanes sum[4][2];
-#pragma GCC unroll 4
-    for (int r = 0; r < 4; r++)
-#pragma GCC unroll 2
-        for (int w = 0; w < wide; w++)
-            sum[r][w] = *(const lanes *)(m.c + r * m.c_row + w * CUP__LANES);
-    for (int64_t k = 0; k < count; k++) {
-#pragma GCC unroll 4
-        for (int r = 0; r < 4; r++)
-#pragma GCC unroll 2
-            for (int w = 0; w < wide; w++)
-                sum[r][w] += m.a[r * m.a_row + k * m.a_step] *
-                             *(const lanes *)(m.b + k * m.b_row + w * CUP__LANES);
+/* c[4, 2 vectors] += a[4, count] b[count, 2 vectors], or one vector wide. */
+#define TILE(name, vector)                                                                         \
+    static inline __attribute__((always_inline)) void tile_##name(cup__matrices m, int64_t count,  \
+                                                                  int vectors)                     \
+    {                                                                                              \
+        enum { LANES = sizeof(vector) / sizeof(float) };                                           \
+        vector sum[4][2];                                                                          \
+        UNROLL for (int r = 0; r < 4; r++) UNROLL for (int w = 0; w < vectors; w++)                \
+            sum[r][w] = *(const vector *)(m.c + r * m.c_row + w * LANES);                          \
+        for (int64_t k = 0; k < count; k++)                                                        \
+            UNROLL for (int r = 0; r < 4; r++) UNROLL for (int w = 0; w < vectors; w++)            \
+                sum[r][w] += m.a[r * m.a_row + k * m.a_step] *                                     \
+                             *(const vector *)(m.b + k * m.b_row + w * LANES);                     \
+        UNROLL for (int r = 0; r < 4; r++) UNROLL for (int w = 0; w < vectors; w++)                \
+            *(vector *)(m.c + r * m.c_row + w * LANES) = sum[r][w];                                \
     }
-#pragma GCC unroll 4
-    for (int r = 0; r < 4; r++)
-#pragma GCC unroll 2
-        for (int w = 0; w < wide; w++)
-            *(lanes *)(m.c + r * m.c_row + w * CUP__LANES) = sum[r][w];
-}
 
-/* c[rows, width] += a[rows, count] b[count, width]; rows are a multiple of 4, width of lanes. */
-CUP__WIDE void cup__blocks_multiply(cup__matrices m, int64_t rows, int64_t width, int64_t count)
+#define MULTIPLY(name, attribute, vector)                                                          \
+    TILE(name, vector)                                                                             \
+    attribute static void multiply_##name(cup__matrices m, int64_t rows, int64_t width,            \
+                                          int64_t count)                                           \
+    {                                                                                              \
+        enum { TWO = 2 * sizeof(vector) / sizeof(float) };                                         \
+        for (int64_t n = 0; n < width; n += TWO)                                                   \
+            for (int64_t r = 0; r < rows; r += 4) {                                                \
+                cup__matrices part = m;                                                            \
+                part.c += r * m.c_row + n;                                                         \
+                part.a += r * m.a_row;                                                             \
+                part.b += n;                                                                       \
+                if (n + TWO <= width)                                                              \
+                    tile_##name(part, count, 2);                                                   \
+                else                                                                               \
+                    tile_##name(part, count, 1);                                                   \
+            }                                                                                      \
+    }
+
+/* gcc keeps vectors longer than the machine's in memory, at a thirtieth of the speed. */
+typedef float float4 __attribute__((vector_size(16), aligned(4), may_alias));
+MULTIPLY(plain, , float4)
+#if defined(__x86_64__)
+typedef float float8 __attribute__((vector_size(32), aligned(4), may_alias));
+typedef float float16 __attribute__((vector_size(64), aligned(4), may_alias));
+MULTIPLY(avx2, __attribute__((target("avx2"))), float8)
+MULTIPLY(avx512, __attribute__((target("avx512f"))), float16)
+#endif
+
+void cup__blocks_multiply(cup__matrices m, int64_t rows, int64_t width, int64_t count)
 {
-    for (int64_t n = 0; n < width; n += 2 * CUP__LANES)
-        for (int64_t r = 0; r < rows; r += 4) {
-            cup__matrices part = m;
-            part.c += r * m.c_row + n;
-            part.a += r * m.a_row;
-            part.b += n;
-            if (n + 2 * CUP__LANES <= width)
-                tile(part, count, 2);
-            else
-                tile(part, count, 1);
-        }
+#if defined(__x86_64__)
+    if (__builtin_cpu_supports("avx512f"))
+        multiply_avx512(m, rows, width, count);
+    else if (__builtin_cpu_supports("avx2"))
+        multiply_avx2(m, rows, width, count);
+    else
+#endif
+        multiply_plain(m, rows, width, count);
 }
 
 static int64_t offset_of(const cup__heads *h, cup__rows_of at, int64_t row)

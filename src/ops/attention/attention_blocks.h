@@ -90,4 +90,10 @@ static inline int64_t cup__least(int64_t x, int64_t y)
     return x < y ? x : y;
 }
 
+/* Up to a multiple of CUP__LANES. */
+static inline int64_t cup__lanes(int64_t count)
+{
+    return (count + CUP__LANES - 1) / CUP__LANES * CUP__LANES;
+}
+
 #endif

@@ -8,25 +8,28 @@
 #include "base/wide_math.h"
 #include "ops/attention/attention_blocks.h"
 
-/* Scores of one query become e^(scaled score - maximum); returns what the row's sums so far must be
- * multiplied by. */
-static inline __attribute__((always_inline)) float soften(float *score, cup__range seen,
+/* The first `wide` scores of one query become e^(scaled score - maximum); returns what the row's
+ * sums so far must be multiplied by. */
+static inline __attribute__((always_inline)) float soften(float *score, int wide, cup__range seen,
                                                           float scale, float *most, float *sum)
 {
     float top[CUP__LANES], part[CUP__LANES] = {0}, before = *most;
     for (int i = 0; i < CUP__LANES; i++)
         top[i] = before;
-    for (int i = 0; i < CUP__COLS; i++) {
-        score[i] = i >= seen.from && i < seen.to ? score[i] * scale : -INFINITY;
-        top[i % CUP__LANES] = score[i] > top[i % CUP__LANES] ? score[i] : top[i % CUP__LANES];
-    }
+    for (int n = 0; n < wide; n += CUP__LANES)
+        for (int i = 0; i < CUP__LANES; i++) {
+            float *at = score + n + i;
+            *at = n + i >= seen.from && n + i < seen.to ? *at * scale : -INFINITY;
+            top[i] = *at > top[i] ? *at : top[i];
+        }
     for (int i = 0; i < CUP__LANES; i++)
         *most = top[i] > *most ? top[i] : *most;
     float base = *most == -INFINITY ? 0 : *most;
-    for (int i = 0; i < CUP__COLS; i++) {
-        score[i] = cup__exp_f32(score[i] - base);
-        part[i % CUP__LANES] += score[i];
-    }
+    for (int n = 0; n < wide; n += CUP__LANES)
+        for (int i = 0; i < CUP__LANES; i++) {
+            score[n + i] = cup__exp_f32(score[n + i] - base);
+            part[i] += score[n + i];
+        }
     float fade = cup__exp_f32(before - base);
     *sum = *sum * fade + cup__sum_lanes(part);
     return fade;
@@ -37,11 +40,12 @@ typedef struct state {
     cup__range seen[CUP__ROWS];
 } state;
 
-CUP__WIDE static void soften_rows(float *score, float *out, state *s, int64_t rows, int64_t padded,
-                                  float scale)
+CUP__WIDE static void soften_rows(float *score, int wide, float *out, state *s, int64_t rows,
+                                  int64_t padded, float scale)
 {
     for (int64_t r = 0; r < rows; r++) {
-        float fade = soften(score + r * CUP__COLS, s->seen[r], scale, &s->most[r], &s->sum[r]);
+        float fade =
+            soften(score + r * CUP__COLS, wide, s->seen[r], scale, &s->most[r], &s->sum[r]);
         for (int64_t d = 0; d < padded; d++)
             out[r * padded + d] *= fade;
     }
@@ -128,22 +132,23 @@ static void forward_block(const cup__blocks *j, int64_t head, int64_t first, con
             continue;
         for (int r = 0; r < rows; r++)
             s.seen[r] = cup__blocks_seen(a, head / a->heads, first + r, n * CUP__COLS);
+        int64_t keys = cup__least(a->keys - n * CUP__COLS, CUP__COLS), wide = cup__lanes(keys);
         memset(score, 0, (size_t)(rows * CUP__COLS) * sizeof *score);
         cup__blocks_multiply((cup__matrices){score, q, turned + n * CUP__COLS * padded, CUP__COLS,
                                              padded, 1, CUP__COLS},
-                             rows, CUP__COLS, a->size);
+                             rows, wide, a->size);
         if (a->score.changed)
             change_rows(a, head, first, n * CUP__COLS, rows, score, keep + CUP__ROWS * CUP__COLS);
         float scale = a->score.changed ? 1 : (float)a->scale;
         cup__blocks_hide(a, at, n * CUP__COLS, scale, score);
-        soften_rows(score, out, &s, rows, padded, scale);
+        soften_rows(score, (int)wide, out, &s, rows, padded, scale);
         if (a->dropout > 0) {
             cup__blocks_keep(keep, a, head, first, n * CUP__COLS);
             weigh(score, keep, rows * CUP__COLS);
         }
         cup__blocks_multiply((cup__matrices){out, score, values + n * CUP__COLS * padded, padded,
                                              CUP__COLS, 1, padded},
-                             rows, padded, cup__least(a->keys - n * CUP__COLS, CUP__COLS));
+                             rows, padded, keys);
     }
     finish_rows(a, head, first, count, out, &s, padded);
 }
@@ -176,7 +181,7 @@ static void forward_pieces(int64_t begin, int64_t end, void *user)
 cup_status cup__attention_cpu(cup__attention *a)
 {
     cup__blocks j = {.a = a,
-                     .padded = (a->size + CUP__LANES - 1) / CUP__LANES * CUP__LANES,
+                     .padded = cup__lanes(a->size),
                      .blocks = (a->keys + CUP__COLS - 1) / CUP__COLS,
                      .pieces = 1};
     int64_t heads = a->batch * a->heads, query_blocks = (a->queries + CUP__ROWS - 1) / CUP__ROWS;

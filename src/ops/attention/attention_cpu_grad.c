@@ -40,19 +40,26 @@ typedef struct numbers {
     float d_rows[CUP__SCORE_TENSORS][CUP__ROWS];
 } numbers;
 
+/* The part of a block that queries and keys there are in, up to what products take at once. */
+typedef struct part {
+    int64_t queries, keys, rows, wide;
+} part;
+
 /* Scores become probabilities times what dropout leaves of them, and `ds` the gradients of the
  * scores; ds holds the gradients of the probabilities before. */
 CUP__WIDE static void soften_back(float *score, float *ds, const float *keep, const numbers *q,
-                                  float scale, float scale_back)
+                                  part size, float scale)
 {
-    for (int r = 0; r < CUP__ROWS; r++)
-        for (int i = r * CUP__COLS; i < (r + 1) * CUP__COLS; i++) {
-            float p = cup__exp_f32(score[i] * scale - q->lse[r]);
-            p = i - r * CUP__COLS >= q->seen[r].from && i - r * CUP__COLS < q->seen[r].to ? p : 0;
-            float factor = keep ? keep[i] : 1;
-            ds[i] = p * (ds[i] * factor - q->delta[r]) * scale_back;
-            score[i] = p * factor;
-        }
+    for (int64_t r = 0; r < size.rows; r++)
+        for (int64_t n = 0; n < size.wide; n += CUP__LANES)
+            for (int64_t k = n; k < n + CUP__LANES; k++) {
+                int64_t i = r * CUP__COLS + k;
+                float p = cup__exp_f32(score[i] * scale - q->lse[r]);
+                p = k >= q->seen[r].from && k < q->seen[r].to ? p : 0;
+                float factor = keep ? keep[i] : 1;
+                ds[i] = p * (ds[i] * factor - q->delta[r]) * scale;
+                score[i] = p * factor;
+            }
 }
 
 /* A row of scores by a formula, with its derivatives kept. */
@@ -197,24 +204,25 @@ static void backward_tile(const cup__blocks *j, desk *w, cup__rows_of at, int64_
 {
     const cup__attention *a = j->a;
     int64_t padded = j->padded, block = CUP__COLS * padded, key = n * CUP__COLS;
-    float scale = (float)a->scale, *k = w->k + n * block;
+    float scale = a->score.changed ? 1 : (float)a->scale, *k = w->k + n * block;
+    part size = {at.count, cup__least(a->keys - key, CUP__COLS), (at.count + 3) & ~3, 0};
+    size.wide = cup__lanes(size.keys);
     for (int r = 0; r < CUP__ROWS; r++)
         q->seen[r] = cup__blocks_seen(a, at.batch, at.first + r, key);
     memset(w->score, 0, 2 * CUP__ROWS * CUP__COLS * sizeof *w->score);
     cup__matrices scores = {w->score, w->q,     w->k_turned + n * block, CUP__COLS, padded,
                             1,        CUP__COLS};
     cup__matrices dp = {w->ds, w->d_o, w->v_turned + n * block, CUP__COLS, padded, 1, CUP__COLS};
-    cup__blocks_multiply(scores, CUP__ROWS, CUP__COLS, padded);
-    cup__blocks_multiply(dp, CUP__ROWS, CUP__COLS, padded);
+    cup__blocks_multiply(scores, size.rows, size.wide, a->size);
+    cup__blocks_multiply(dp, size.rows, size.wide, a->size);
     if (a->score.changed)
         change_rows(a, at, key, w);
-    cup__blocks_hide(a, at, key, a->score.changed ? 1 : scale, w->score);
+    cup__blocks_hide(a, at, key, scale, w->score);
     if (a->dropout > 0)
         cup__blocks_keep(w->keep, a, at.batch * a->heads + at.head, at.first, key);
     const float *keep = a->dropout > 0 ? w->keep : NULL;
     refine_delta(a, w, at, key, keep, q);
-    soften_back(w->score, w->ds, keep, q, a->score.changed ? 1 : scale,
-                a->score.changed ? 1 : scale);
+    soften_back(w->score, w->ds, keep, q, size, scale);
     for (int64_t r = 0; r < at.count && a->d_bias; r++)
         for (int64_t i = q->seen[r].from; i < q->seen[r].to; i++)
             cup__attention_store_bias(a, at.batch, at.head, at.first + r, key + i,
@@ -226,9 +234,9 @@ static void backward_tile(const cup__blocks *j, desk *w, cup__rows_of at, int64_
     cup__matrices dq = {w->dq, w->ds, k, padded, CUP__COLS, 1, padded};
     cup__matrices dk = {w->dk + n * block, w->ds, w->q, padded, 1, CUP__COLS, padded};
     cup__matrices dv = {w->dv + n * block, w->score, w->d_o, padded, 1, CUP__COLS, padded};
-    cup__blocks_multiply(dq, CUP__ROWS, padded, CUP__COLS);
-    cup__blocks_multiply(dk, CUP__COLS, padded, CUP__ROWS);
-    cup__blocks_multiply(dv, CUP__COLS, padded, CUP__ROWS);
+    cup__blocks_multiply(dq, size.rows, padded, size.keys);
+    cup__blocks_multiply(dk, (size.keys + 3) & ~3, padded, size.queries);
+    cup__blocks_multiply(dv, (size.keys + 3) & ~3, padded, size.queries);
 }
 
 static void backward_block(const cup__blocks *j, desk *w, int64_t b, int64_t head, int64_t first)
@@ -289,11 +297,9 @@ static void backward_heads(int64_t begin, int64_t end, void *user)
 
 cup_status cup__attention_cpu_grad(cup__attention *a)
 {
-    cup__blocks j = {.a = a,
-                     .padded = (a->size + CUP__LANES - 1) / CUP__LANES * CUP__LANES,
-                     .blocks = (a->keys + CUP__COLS - 1) / CUP__COLS};
-    j.scratch =
-        5 * j.blocks * CUP__COLS * j.padded + 3 * CUP__ROWS * j.padded + 4 * CUP__ROWS * CUP__COLS +
-        floats_by_tensor(a) + cup__score_floats(a, CUP__COLS);
+    cup__blocks j = {
+        .a = a, .padded = cup__lanes(a->size), .blocks = (a->keys + CUP__COLS - 1) / CUP__COLS};
+    j.scratch = 5 * j.blocks * CUP__COLS * j.padded + 3 * CUP__ROWS * j.padded +
+                4 * CUP__ROWS * CUP__COLS + floats_by_tensor(a) + cup__score_floats(a, CUP__COLS);
     return cup__blocks_run(&j, a->batch * a->kv_heads, backward_heads, "attention_grad");
 }

@@ -4,6 +4,7 @@
 
 #include "base/memory.h"
 #include "ops/attention/attention.h"
+#include "tensor/sums.h"
 
 uint32_t cup__attention_threshold(double dropout)
 {
@@ -64,11 +65,13 @@ static int64_t at(const cup__heads *h, int64_t b, int64_t head, int64_t position
 static double dot(const cup__heads *x, int64_t x_at, const cup__heads *y, int64_t y_at,
                   int64_t size)
 {
-    double sum = 0;
-    for (int64_t d = 0; d < size; d++)
-        sum += cup__load(x->tensor, x_at + d * x->stride[3]) *
-               cup__load(y->tensor, y_at + d * y->stride[3]);
-    return sum;
+    return cup__dot(x->tensor, x_at, x->stride[3], y->tensor, y_at, y->stride[3], size);
+}
+
+/* Adds a row of a head, times a factor. */
+static void add_scaled(double *to, double factor, const cup__heads *x, int64_t x_at, int64_t size)
+{
+    cup__add_scaled(to, factor, x->tensor, x_at, x->stride[3], size);
 }
 
 /* A scaled score, changed by soft cap, slope and bias or by a formula, for which there is room. */
@@ -109,8 +112,7 @@ static void attend(cup__attention *a, int64_t b, int64_t head, int64_t query, do
         double p = exp(score[k] - (most == -INFINITY ? 0 : most));
         sum += p;
         p *= cup__attention_keep_factor(a, row, query, k);
-        for (int64_t d = 0; d < a->value_size; d++)
-            out[d] += p * cup__load(a->v.tensor, at(&a->v, b, kv, k) + d * a->v.stride[3]);
+        add_scaled(out, p, &a->v, at(&a->v, b, kv, k), a->value_size);
     }
     double fade = a->score.sinks ? cup__attention_sink(cup__attention_of_head(a->score.sinks, head),
                                                        &most, &sum)
@@ -227,12 +229,9 @@ static void attend_back(cup__attention *a, int64_t b, int64_t head, int64_t quer
         double dp = keep * dot(&a->d_o, o_at, &a->v, v_at, a->value_size);
         double ds = a->scale * at_key.slope * p * (dp - delta);
         hand_on(a, &at_key, p * (dp - delta), place, &sums);
-        for (int64_t d = 0; d < a->key_size; d++) {
-            dq[d] += ds * cup__load(a->k.tensor, k_at + d * a->k.stride[3]);
-            dk[k * a->size + d] += ds * cup__load(a->q.tensor, q_at + d * a->q.stride[3]);
-        }
-        for (int64_t d = 0; d < a->value_size; d++)
-            dv[k * a->size + d] += p * keep * cup__load(a->d_o.tensor, o_at + d * a->d_o.stride[3]);
+        add_scaled(dq, ds, &a->k, k_at, a->key_size);
+        add_scaled(dk + k * a->size, ds, &a->q, q_at, a->key_size);
+        add_scaled(dv + k * a->size, p * keep, &a->d_o, o_at, a->value_size);
     }
     store_row(&a->dq, at(&a->dq, b, head, query), dq, a->key_size);
     cup__attention_store_numbers(a, b, head, query, sums.d_slope, lse, delta);

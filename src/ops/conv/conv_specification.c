@@ -3,6 +3,8 @@
 
 #include <string.h>
 
+#include "tensor/sums.h"
+
 /* Depth, height and width; without a depth that is 1. */
 typedef struct sums {
     cup__conv_numbers n;
@@ -33,16 +35,6 @@ static int64_t offset(const sums *s, const cup_tensor *t, int64_t i, int64_t j,
     for (int d = s->flat; d < 3; d++)
         to += place[d] * t->stride[2 + d - s->flat];
     return to;
-}
-
-/* The sum of `count` products of elements that lie `a_step` and `b_step` apart. */
-static double dot(const cup_tensor *a, int64_t a_at, int64_t a_step, const cup_tensor *b,
-                  int64_t b_at, int64_t b_step, int64_t count)
-{
-    double sum = 0;
-    for (int64_t i = 0; i < count; i++)
-        sum += cup__load(a, a_at + i * a_step) * cup__load(b, b_at + i * b_step);
-    return sum;
 }
 
 /* Where in the image this tap of a place lies; false outside. */
@@ -120,8 +112,9 @@ cup_status cup__conv_specification(cup__call *call)
         double sum = 0;
         do
             if (source(&s, place, tap, from))
-                sum += dot(x, offset(&s, x, p[0], p[1] / results * channels, from), x->stride[1],
-                           weight, offset(&s, weight, p[1], 0, tap), weight->stride[1], channels);
+                sum +=
+                    cup__dot(x, offset(&s, x, p[0], p[1] / results * channels, from), x->stride[1],
+                             weight, offset(&s, weight, p[1], 0, tap), weight->stride[1], channels);
         while (next(tap, s.n.kernel));
         sum *= factor_of(call, p[1]);
         sum += bias ? cup__load(bias, p[1] * bias->stride[0]) : 0;
@@ -142,9 +135,9 @@ cup_status cup__conv_input_specification(cup__call *call)
         double sum = 0;
         do
             if (target(&s, place, tap, to))
-                sum += dot(dy, offset(&s, dy, p[0], first, to), dy->stride[1], weight,
-                           offset(&s, weight, first, p[1] % each, tap), weight->stride[0],
-                           results);
+                sum += cup__dot(dy, offset(&s, dy, p[0], first, to), dy->stride[1], weight,
+                                offset(&s, weight, first, p[1] % each, tap), weight->stride[0],
+                                results);
         while (next(tap, s.n.kernel));
         cup__store(call->out[0], cup__offset_of(call->out[0], e), sum);
     }
@@ -167,8 +160,9 @@ cup_status cup__conv_weight_specification(cup__call *call)
         place[2] = first;
         do
             for (int64_t n = 0; count && n < x->shape[0] && source(&s, place, tap, from); n++)
-                sum += dot(dy, offset(&s, dy, n, p[0], place), dy->stride[last], x,
-                           offset(&s, x, n, channel, from), x->stride[last] * s.n.stride[2], count);
+                sum += cup__dot(dy, offset(&s, dy, n, p[0], place), dy->stride[last], x,
+                                offset(&s, x, n, channel, from), x->stride[last] * s.n.stride[2],
+                                count);
         while (next(place, rows) && (place[2] = first, true));
         cup__store(call->out[0], cup__offset_of(call->out[0], e), sum);
     }

@@ -5,6 +5,7 @@
 #include "dispatch/attributes.h"
 #include "ops/attention/attention_score.h"
 #include "ops/kv_cache/kv_cache.h"
+#include "tensor/sums.h"
 
 cup__kv_attention cup__kv_attention_of(const cup__call *call)
 {
@@ -96,10 +97,8 @@ static void attend(const cup__kv_attention *a, int64_t b, int64_t head, int64_t 
     double most = -INFINITY, sum = 0, fade = 1;
     for (int64_t i = first; i < end; i++) {
         int64_t at = cup__kv_at(kv, kv->keys, b, group, i);
-        double dot = 0;
-        for (int64_t d = 0; d < kv->size; d++)
-            dot += cup__load(a->q, q_at + d * a->q->stride[3]) *
-                   cup__load(kv->keys, at + d * kv->keys->stride[3]);
+        double dot = cup__dot(a->q, q_at, a->q->stride[3], kv->keys, at, kv->keys->stride[3],
+                              kv->size);
         score[i] = a->scale * dot * cup__kv_scale(kv, kv->key_scales, b, group, i);
         if (a->soft_cap > 0)
             score[i] = a->soft_cap * tanh(score[i] / a->soft_cap);

@@ -245,15 +245,16 @@ static cup_status check_runs(cup__check_call *k, cup_check_result *r, const cup_
     return CUP_OK;
 }
 
-/* `number` is that of the implementation among the op's, for the counts. */
-static void check_impl(cup__check_call *k, const cup__impl *impl, int number)
+/* `number` is that of the implementation among the op's, for the counts. False: it did not take the
+ * call, or was not asked. */
+static bool check_impl(cup__check_call *k, const cup__impl *impl, int number)
 {
     cup_check_result r = result_of(k, impl ? impl->name : "specification",
                                     impl ? impl->tolerance : 0);
     cup__call call;
     cup_tensor *in[CUP__CHECK_INPUTS];
     if (k->only && strcmp(k->only, r.impl) != 0 && strcmp(k->only, "inputs") != 0)
-        return;
+        return false;
     cup_scope_open(k->c);
     cup_status status = prepare(k, &call, in);
     const char *why = status == CUP_OK && impl && impl->refuses ? impl->refuses(&call) : NULL;
@@ -266,6 +267,7 @@ static void check_impl(cup__check_call *k, const cup__impl *impl, int number)
     if (!why)
         finish(k, &r, status);
     cup__scope_pop(k->c);
+    return !why;
 }
 
 static void check_view(cup__check_call *k)
@@ -316,10 +318,11 @@ void cup__check_run(cup__check_call *k, cup_status made)
     } else if (k->row->op->view) {
         check_view(k);
     } else {
+        bool taken = false;
         for (int i = 0; impls && impls[i].name; i++)
             if (impls[i].place == place && !cup__device_is_lost(k->c->device))
-                check_impl(k, &impls[i], i);
-        if (place == CUP__CPU)
+                taken = check_impl(k, &impls[i], i) || taken;
+        if (place == CUP__CPU && !taken)
             check_impl(k, NULL, 0);
         if (!cup__device_is_lost(k->c->device))
             check_inputs(k);

@@ -28,8 +28,9 @@ typedef struct cup__check_call {
     const char *refusal[CUP__CHECK_IMPLS]; /* the last one; NULL: none */
 } cup__check_call;
 
-/* Runs every implementation of the device's place that takes the call, on a CPU the specification
- * in the dtype itself too, and reports each. `made` is what came of making the inputs. */
+/* Runs every implementation of the device's place that takes the call, or on a CPU, where none
+ * does, the specification in the dtype itself, and reports each. `made` is what came of making the
+ * inputs. */
 void cup__check_run(cup__check_call *k, cup_status made);
 
 /* Makes the same calls on a GPU and looks at no result, so that `want` may be NULL: on a dry one

@@ -189,12 +189,12 @@ static void expect_soon(const char *folder, const char *words)
 TEST_LIMITED(train_ends_soon_inside_a_step_or_an_evaluation, 240)
 {
     const char *folder = work_folder();
-    expect_soon(folder, "--steps 9 --batch 8 --accumulate 300 --evaluate-every 0 "
+    expect_soon(folder, "--steps 9 --batch 8 --accumulate 100 --evaluate-every 0 "
                         "--evaluate-texts 1 --save-every 1");
     EXPECT_INT(test_command(out, sizeof out,
                             "cd '%s' && yes 'abcd efg' | head -c 3000000 > text.txt", folder),
                0);
-    expect_soon(folder, "--steps 99 --batch 8 --evaluate-every 2 --evaluate-texts 4000 "
+    expect_soon(folder, "--steps 99 --batch 8 --evaluate-every 2 --evaluate-texts 2000 "
                         "--save-every 1");
 }
 

@@ -93,6 +93,7 @@ TEST(training_says_what_experts_need)
     training.batch = 16;
     expect_bounds(training);
     training.dtype = CUP_F32;
+    training.batch = 8;
     training.model.experts_each = 3;
     training.model.capacity = 0.5;
     expect_bounds(training);

@@ -201,11 +201,16 @@ asan: export CK_TIMEOUT_MULTIPLIER := 5
 # whose fixed calls are many or large make random ones instead, which are small.
 ASAN_RANDOM := attention attention_grad attention_lse conv2d conv2d_join conv2d_input_grad \
     conv2d_weight_grad scaled_attention scaled_conv2d scaled_matmul scaled_grouped_matmul \
-    linear_int4 linear_quantize linear_dropout linear_swiglu linear_silu linear_weight_grad
+    linear_int4 linear_int8 linear_quantize linear_dropout linear_swiglu linear_silu \
+    linear_gelu linear_relu linear_weight_grad cross_entropy cross_entropy_grad cross_entropy_part \
+    cross_entropy_sum channelnorm_grad kv_attention qkv_attention_grad qkv_attention_read \
+    transformer_read
 ASAN_K := -gradient_attention -gradient_conv -deterministic_ops -examples_run -bpe_cache -ends_soon \
-    -launchers_ -meets_a_full_disk_ -deterministic_runs_of -equal_losses \
+    -launchers_ -meets_a_full_disk_ -deterministic_runs_ -equal_losses -matmul_by_named_blas \
+    -random_calls_of_every_op \
     -survives_kills -survives_a_stop -killed_at_any -names_who_is_ -training_says_what_ \
-    -are_whole_after_a -parts_go_on_as -experts_go_on_as -parallel_runs_with_muon \
+    -are_whole_after_a -together_is_whole_after_a -parts_go_on_as -experts_go_on_as \
+    -parallel_runs_with_muon \
     -parallel_parts_with_split -parallel_parts_that -parallel_stages_with_split -parallel_stages_of \
     -parallel_experts_that_all_have -parallel_experts_with_split -parallel_experts_beside \
     -parallel_texts_in_parts_beside -parallel_texts_in_parts_drop -parallel_parts_drop \
@@ -215,7 +220,7 @@ ASAN_K := -gradient_attention -gradient_conv -deterministic_ops -examples_run -b
 asan: ## the tests under AddressSanitizer and UndefinedBehaviorSanitizer
 	$(MAKE) BUILD=build/asan OPT=-O1 DEBUG=-g1 K="$(or $(K),$(ASAN_K))" \
 	    SANITIZE="-fsanitize=address,undefined -fno-sanitize-recover -fno-omit-frame-pointer" test
-	$(if $(K),,build/asan/cupola check --device cpu --op $(ASAN_RANDOM) --random 1000)
+	$(if $(K),,build/asan/cupola check --device cpu --op $(ASAN_RANDOM) --random 1500)
 # Ten times slower than without, so it runs the tests with threads unless K says otherwise; kills
 # at each of forty operations, or of one of several processes, show no more of threads than others do.
 TSAN_K := op_gelu op_sum op_layernorm op_softmax_grad op_linear_relu op_adamw tensor_ cuda_ cache_ \

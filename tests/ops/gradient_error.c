@@ -8,9 +8,15 @@
 #include "prof/check.h"
 
 #define MOST_INPUTS 64
-/* Elements of an input that are moved; fewer of large ones, whose calls take long. */
+/* Elements of an input that are moved; fewer of large ones, whose calls take long, and one where it
+ * is memory that is watched. */
+#ifdef __SANITIZE_ADDRESS__
+#define PROBES 1
+#define PROBES_OF_LARGE 1
+#else
 #define PROBES 12
 #define PROBES_OF_LARGE 4
+#endif
 #define LARGE 4096
 #define STEP 1e-5
 

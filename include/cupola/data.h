@@ -85,9 +85,11 @@ CUP_API cup_tokenizer *cup_tokenizer_learn(cup_context *c, const char *const *pa
                                            cup_tokenizer_learned *learned);
 
 /* Reads a tokenizer that cup_tokenizer_save wrote, or GPT-2's vocab.json with the merges.txt beside
- * it, or Hugging Face's tokenizer.json of byte-level BPE with the words of GPT-2, SmolLM, Llama 3
- * or Qwen 2, or of sentencepiece's kind as of Llama 2 and Mistral, with bytes for characters that
- * are no tokens; or a folder with one of them. Text is brought into NFC where a file asks for it,
+ * it, or Hugging Face's tokenizer.json of byte-level BPE, or of sentencepiece's kind as of Llama 2
+ * and Mistral, with bytes for characters that are no tokens; or a folder with one of them. Words of
+ * byte-level BPE are GPT-2's, or those of steps that are Digits or a Split by a pattern, isolated.
+ * PCRE2 searches these patterns, where it has the syntax that they were written in: no \w, ^, $,
+ * sets in sets, or {n,m}+. Text is brought into NFC where a file asks for it,
  * as Qwen's does. What stands round a text is read of tokenizer.json and, where they lie beside it,
  * of tokenizer_config.json, generation_config.json and config.json; see cup_tokenizer_ends. In a
  * folder with both, tokenizer.json is read and not vocab.json. CUP_UNSUPPORTED where a

@@ -295,19 +295,28 @@ static size_t count_beside(const cup__json_node *list, const cup__json_node *obj
     return count;
 }
 
+static cup_status read_pattern(cup__error *error, const cup__json *json, cup_tokenizer *t)
+{
+    cup__text lines = {0};
+    const char *pattern;
+    cup_status status = cup__published_pattern(error, json, &lines, &pattern);
+    if (status == CUP_OK)
+        status = cup__bpe_pattern(error, t, pattern);
+    cup__text_free(&lines);
+    return status;
+}
+
 cup_status cup__bpe_published_load(cup__error *error, const cup__json *json, cup_tokenizer *t)
 {
     static const cup__json_node none = {.kind = CUP__JSON_ARRAY, .span = 1};
     const cup__json_node *model, *vocabulary, *merges;
     const cup__json_node *added = cup__json_find(json->root, "added_tokens");
-    const char *pattern;
     reader r = {.error = error, .name = json->name, .tokenizer = t};
     added = added && added->kind == CUP__JSON_ARRAY ? added : &none;
-    CUP_TRY(cup__published_pattern(error, json, &pattern));
+    CUP_TRY(read_pattern(error, json, t));
     CUP_TRY(cup__json_get(error, json, json->root, "model", CUP__JSON_OBJECT, &model));
     CUP_TRY(cup__json_get(error, json, model, "vocab", CUP__JSON_OBJECT, &vocabulary));
     CUP_TRY(cup__json_get(error, json, model, "merges", CUP__JSON_ARRAY, &merges));
-    CUP_TRY(cup__bpe_pattern(error, t, pattern));
     t->whole_words = cup__published_whole_words(model);
     t->nfc = cup__published_nfc(json);
     r.characters = t->spaces;

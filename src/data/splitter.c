@@ -7,12 +7,7 @@
 #include "base/memory.h"
 #include "base/utf8.h"
 
-/* White space as Unicode has it. PCRE2's own \s also takes U+180E, which the program that GPT-2's
- * vocabulary was made with does not. */
-#define SPACES                                                                                     \
-    "\\t-\\r\\x{20}\\x{85}\\x{a0}\\x{1680}\\x{2000}-\\x{200a}\\x{2028}\\x{2029}"                   \
-    "\\x{202f}\\x{205f}\\x{3000}"
-
+#define SPACES CUP__SPLIT_SPACES
 #define SUFFIXES "'s|'t|'re|'ve|'m|'ll|'d"
 #define SIGNS "[^" SPACES "\\p{L}\\p{N}]+"
 #define BLANKS "|[" SPACES "]+(?![^" SPACES "])|[" SPACES "]+"
@@ -35,7 +30,10 @@ struct cup__splitter {
     pcre2_general_context *memory;
     pcre2_code *code;
     const char *name;
+    char *own; /* what the name is in, where it has lines of its own */
+    cup__splitter *next; /* of the lines behind */
     bool plain; /* most words are found without the pattern */
+    bool searched; /* matches may stand anywhere, and what is between them is cut, too */
 };
 
 static void *take(PCRE2_SIZE size, void *user)
@@ -67,9 +65,11 @@ static cup_status compile(cup__error *error, const char *name, const char *patte
     pcre2_compile_context *context = pcre2_compile_context_create(splitter->memory);
     if (!context)
         return no_memory(error);
+    uint32_t anchored = splitter->searched ? 0 : PCRE2_ANCHORED;
+    pcre2_set_newline(context, PCRE2_NEWLINE_LF);
     splitter->code =
         pcre2_compile((PCRE2_SPTR)pattern, PCRE2_ZERO_TERMINATED,
-                      PCRE2_UTF | PCRE2_UCP | PCRE2_ANCHORED, &number, &place, context);
+                      PCRE2_UTF | PCRE2_UCP | anchored, &number, &place, context);
     pcre2_compile_context_free(context);
     if (!splitter->code && number == PCRE2_ERROR_HEAP_FAILED)
         return no_memory(error);
@@ -83,9 +83,55 @@ static cup_status compile(cup__error *error, const char *name, const char *patte
     return CUP_OK;
 }
 
+/* One of the lines. */
+static cup_status new_line(cup__error *error, const char *line, size_t length, cup__splitter **out)
+{
+    cup__text text = {0};
+    cup__splitter *splitter = *out = cup__calloc(1, sizeof *splitter);
+    if (!splitter)
+        return no_memory(error);
+    splitter->searched = true;
+    cup_status status = CUP_OK;
+    if (!cup__regex_translate(line, length, &text))
+        status = cup__fail(error, CUP_UNSUPPORTED,
+                           "the pattern \"%.*s\", by which text is cut into words, has a part that "
+                           "PCRE2 may read in another way than the program it was written for",
+                           (int)(length < 300 ? length : 300), line);
+    else if (text.failed || !text.bytes)
+        status = no_memory(error);
+    else
+        status = compile(error, "of the tokenizer", text.bytes, splitter);
+    cup__text_free(&text);
+    return status;
+}
+
+static cup_status new_lines(cup__error *error, const char *pattern, cup__splitter **out)
+{
+    cup__splitter *first = NULL, **last = &first;
+    const char *line = pattern + strlen(CUP__SPLIT_REGEX);
+    cup_status status = CUP_OK;
+    while (line && status == CUP_OK) {
+        size_t length = strcspn(line, "\n");
+        status = new_line(error, line, length, last);
+        last = *last ? &(*last)->next : last;
+        line = line[length] ? line + length + 1 : NULL;
+    }
+    if (status == CUP_OK && !(first->own = cup__strdup(pattern)))
+        status = no_memory(error);
+    if (status == CUP_OK) {
+        first->name = first->own;
+        *out = first;
+    } else {
+        cup__splitter_free(first);
+    }
+    return status;
+}
+
 cup_status cup__splitter_new(cup__error *error, const char *pattern, cup__splitter **out)
 {
     *out = NULL;
+    if (!strncmp(pattern, CUP__SPLIT_REGEX, strlen(CUP__SPLIT_REGEX)))
+        return new_lines(error, pattern, out);
     for (size_t i = 0; i < sizeof patterns / sizeof *patterns; i++) {
         if (strcmp(pattern, patterns[i].name) != 0)
             continue;
@@ -109,6 +155,8 @@ void cup__splitter_free(cup__splitter *splitter)
 {
     if (!splitter)
         return;
+    cup__splitter_free(splitter->next);
+    cup__free(splitter->own);
     pcre2_code_free(splitter->code);
     pcre2_general_context_free(splitter->memory);
     cup__free(splitter);
@@ -174,12 +222,63 @@ static size_t plain_word(const char *text, size_t length)
     return kind == SPACE && at > 1 ? at - 1 : at;
 }
 
+typedef struct cutting {
+    cup__error *error;
+    pcre2_match_data *match;
+    pcre2_match_context *limits;
+    cup__word word;
+    void *user;
+} cutting;
+
+static cup_status cut(const cutting *k, const cup__splitter *splitter, const char *text,
+                      size_t length);
+
+static cup_status cut_further(const cutting *k, const cup__splitter *splitter, const char *text,
+                              size_t length)
+{
+    if (length == 0)
+        return CUP_OK;
+    return splitter->next ? cut(k, splitter->next, text, length)
+                          : cup__split_pass(text, length, k->word, k->user);
+}
+
+/* Matches, and what is between them. An empty one is none. */
+static cup_status cut(const cutting *k, const cup__splitter *splitter, const char *text,
+                      size_t length)
+{
+    const PCRE2_SIZE *found = pcre2_get_ovector_pointer(k->match);
+    size_t done = 0;
+    for (size_t at = 0; at < length;) {
+        int result = pcre2_match(splitter->code, (PCRE2_SPTR)text, length, at, PCRE2_NO_UTF_CHECK,
+                                 k->match, k->limits);
+        size_t from = result < 0 ? length : found[0], to = result < 0 ? length : found[1];
+        if (result == PCRE2_ERROR_NOMEMORY || result == PCRE2_ERROR_HEAPLIMIT)
+            return no_memory(k->error);
+        if (result < 0 && result != PCRE2_ERROR_NOMATCH)
+            return cup__fail(k->error, CUP_UNSUPPORTED,
+                             "the text cannot be split into words at byte %zu (PCRE2 error %d)", at,
+                             result);
+        at = to;
+        if (from == to && at < length) {
+            for (at++; at < length && ((unsigned char)text[at] & 0xc0) == 0x80; at++)
+                ;
+            continue;
+        }
+        CUP_TRY(cut_further(k, splitter, text + done, from - done));
+        CUP_TRY(cut_further(k, splitter, text + from, to - from));
+        done = to;
+    }
+    return cut_further(k, splitter, text + done, length - done);
+}
+
 /* Text that is UTF-8. */
 static cup_status split_valid(cup__error *error, const cup__splitter *splitter,
                               pcre2_match_data *match, pcre2_match_context *limits,
                               const char *text, size_t length, cup__word word, void *user)
 {
     const PCRE2_SIZE *found = pcre2_get_ovector_pointer(match);
+    if (splitter->searched)
+        return cut(&(cutting){error, match, limits, word, user}, splitter, text, length);
     for (size_t at = 0; at < length;) {
         size_t plain = splitter->plain ? plain_word(text + at, length - at) : 0;
         if (plain) {

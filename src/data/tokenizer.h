@@ -152,9 +152,10 @@ cup_status cup__gpt2_load(cup__error *error, const char *vocabulary, const char 
                           cup_tokenizer *t);
 
 /* Reads tokenizer.json of Hugging Face's tokenizers; and the name of the pattern of its words,
- * where it is one that is read. */
+ * where it is one that is read, or its lines, for which there is room. */
 cup_status cup__bpe_published_load(cup__error *error, const cup__json *json, cup_tokenizer *t);
-cup_status cup__published_pattern(cup__error *error, const cup__json *json, const char **out);
+cup_status cup__published_pattern(cup__error *error, const cup__json *json, cup__text *lines,
+                                  const char **out);
 /* Whether it asks for words to be looked up before they are merged, and for text in NFC. */
 bool cup__published_whole_words(const cup__json_node *model);
 bool cup__published_nfc(const cup__json *json);

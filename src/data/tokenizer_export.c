@@ -103,29 +103,45 @@ static void write_level(cup__json_writer *w, const char *key, bool words)
     cup__json_close(w);
 }
 
+static void write_split(cup__json_writer *w, const char *text, size_t length)
+{
+    cup__text regex = {0};
+    cup__text_add(&regex, "%.*s", (int)length, text);
+    cup__json_open(w, NULL, CUP__JSON_OBJECT);
+    cup__json_add_string(w, "type", "Split");
+    cup__json_open(w, "pattern", CUP__JSON_OBJECT);
+    cup__json_add_string(w, "Regex", regex.bytes ? regex.bytes : text);
+    cup__json_close(w);
+    cup__json_add_string(w, "behavior", "Isolated");
+    cup__json_add_boolean(w, "invert", false);
+    cup__json_close(w);
+    cup__text_free(&regex);
+}
+
 static void write_words(const cup_tokenizer *t, cup__json_writer *w)
 {
     const char *name = cup__splitter_pattern(t->splitter), *text = cup__published_words(name);
     bool digits = !strcmp(name, "gpt2-digits");
-    if (!text && !digits) {
+    bool lines = !strncmp(name, CUP__SPLIT_REGEX, strlen(CUP__SPLIT_REGEX));
+    if (!text && !digits && !lines) {
         write_level(w, "pre_tokenizer", true);
         return;
     }
     cup__json_open(w, "pre_tokenizer", CUP__JSON_OBJECT);
     cup__json_add_string(w, "type", "Sequence");
     cup__json_open(w, "pretokenizers", CUP__JSON_ARRAY);
-    cup__json_open(w, NULL, CUP__JSON_OBJECT);
-    cup__json_add_string(w, "type", digits ? "Digits" : "Split");
     if (digits) {
+        cup__json_open(w, NULL, CUP__JSON_OBJECT);
+        cup__json_add_string(w, "type", "Digits");
         cup__json_add_boolean(w, "individual_digits", true);
-    } else {
-        cup__json_open(w, "pattern", CUP__JSON_OBJECT);
-        cup__json_add_string(w, "Regex", text);
         cup__json_close(w);
-        cup__json_add_string(w, "behavior", "Isolated");
-        cup__json_add_boolean(w, "invert", false);
+    } else if (text) {
+        write_split(w, text, strlen(text));
     }
-    cup__json_close(w);
+    for (name += strlen(CUP__SPLIT_REGEX); lines; name += strcspn(name, "\n") + 1) {
+        write_split(w, name, strcspn(name, "\n"));
+        lines = name[strcspn(name, "\n")] != 0;
+    }
     write_level(w, NULL, digits);
     cup__json_close(w);
     cup__json_close(w);

@@ -20,8 +20,9 @@ static const struct {
 static cup_status refuse(cup__error *error, const cup__json *json, const char *what)
 {
     return cup__fail(error, CUP_UNSUPPORTED,
-                     "%s: %s, which is not read here; byte-level BPE with the words of GPT-2, "
-                     "SmolLM, Llama 3 or Qwen 2 is, and BPE of sentencepiece's kind",
+                     "%s: %s, which is not read here; byte-level BPE is, cut into words by "
+                     "GPT-2's pattern or by isolated ones of its own, and BPE of sentencepiece's "
+                     "kind",
                      json->name, what);
 }
 
@@ -92,6 +93,39 @@ static const char *find_pattern(const cup__json_node *first)
     return s.split ? s.split : s.digits ? "gpt2-digits" : "gpt2";
 }
 
+/* Adds the line by which a step cuts; false where it is none that is read. The last one may cut as
+ * GPT-2's does. */
+static bool add_line(const cup__json_node *step, bool *ends, cup__text *out)
+{
+    const cup__json_node *text = cup__json_find(cup__json_find(step, "pattern"), "Regex");
+    const char *line = NULL;
+    if (*ends)
+        return false;
+    if (is_word(step, "type", "ByteLevel")) {
+        *ends = !is_set(step, "add_prefix_space", true);
+        line = is_set(step, "use_regex", true) ? patterns[2].text : "";
+    } else if (is_word(step, "type", "Digits")) {
+        line = is_set(step, "individual_digits", false) ? "\\p{N}" : "\\p{N}+";
+    } else if (is_word(step, "type", "Split") && text && text->kind == CUP__JSON_STRING &&
+               is_word(step, "behavior", "Isolated") && !is_set(step, "invert", false)) {
+        line = text->string;
+    }
+    if (line && *line)
+        cup__text_add(out, "%s%s", out->length ? "\n" : CUP__SPLIT_REGEX, line);
+    return line && (*line || *ends) && !strchr(line, '\n');
+}
+
+static const char *join_lines(const cup__json_node *first, cup__text *out)
+{
+    const cup__json_node *list = cup__json_find(first, "pretokenizers");
+    bool good = true, ends = false;
+    if (!is_word(first, "type", "Sequence") || !list || list->kind != CUP__JSON_ARRAY)
+        return NULL;
+    CUP__JSON_EACH (step, list)
+        good = good && add_line(step, &ends, out);
+    return good && ends && !out->failed ? out->bytes : NULL;
+}
+
 const char *cup__published_words(const char *pattern)
 {
     for (size_t i = 0; i < sizeof patterns / sizeof *patterns; i++)
@@ -160,7 +194,8 @@ bool cup__published_nfc(const cup__json *json)
     return is_word(cup__json_find(json->root, "normalizer"), "type", "NFC");
 }
 
-cup_status cup__published_pattern(cup__error *error, const cup__json *json, const char **out)
+cup_status cup__published_pattern(cup__error *error, const cup__json *json, cup__text *lines,
+                                  const char **out)
 {
     const cup__json_node *model = cup__json_find(json->root, "model");
     const cup__json_node *words = cup__json_find(json->root, "pre_tokenizer");
@@ -179,5 +214,7 @@ cup_status cup__published_pattern(cup__error *error, const cup__json *json, cons
     if (is_there(json->root, "normalizer") && !cup__published_nfc(json))
         return refuse(error, json, "text is changed by a normalizer other than NFC");
     *out = words ? find_pattern(words) : NULL;
+    if (words && !*out)
+        *out = join_lines(words, lines);
     return *out ? CUP_OK : refuse(error, json, "text is cut into words in another way");
 }

@@ -19,6 +19,12 @@
     "{\"type\":\"Sequence\",\"pretokenizers\":[{\"type\":\"Digits\",\"individual_digits\":true},"  \
     LEVEL("true") "]}"
 
+#define ISOLATED(regex)                                                                            \
+    "{\"type\":\"Split\",\"pattern\":{\"Regex\":\"" regex                                          \
+    "\"},\"behavior\":\"Isolated\",\"invert\":false}"
+#define STEPS(steps)                                                                               \
+    "{\"type\":\"Sequence\",\"pretokenizers\":[" steps "," LEVEL("false") "]}"
+
 static char path[4400];
 
 /* What says how spaces are marked. */
@@ -302,6 +308,38 @@ TEST(tokenizer_json_looks_words_up_where_it_says_so)
     cup_context_free(c);
 }
 
+/* Patterns of a tokenizer's own, each of which cuts what those before it left: matches, and what is
+ * between them. The numbers are those of the merges 1 2, 12 3 and space a. */
+TEST(tokenizer_json_with_patterns_of_its_own)
+{
+    static const struct {
+        const char *words, *text;
+        int32_t tokens[8];
+    } cases[] = {
+        {SPLIT("{1,2}"), "1231 a", {256, '3', '1', 258, -1}},
+        {STEPS(ISOLATED("\\\\p{N}{1,3}") "," ISOLATED("2")), "123x12",
+         {'1', '2', '3', 'x', '1', '2', -1}},
+        {STEPS(ISOLATED("a*")), "12aa a", {256, 'a', 'a', ' ', 'a', -1}},
+        {STEPS(ISOLATED("[\\\\s]")), "12\xe1\xa0\x8e" "3 a",
+         {256, 0xe1, 0xa0, 0x8e, '3', ' ', 'a', -1}},
+        {STEPS(ISOLATED("\\\\S+")), "12 a", {256, ' ', 'a', -1}},
+        {STEPS("{\"type\":\"Digits\"}," ISOLATED("3")), "123 a", {256, '3', 258, -1}},
+    };
+    cup_context *c = begin();
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        put(cases[i].words, "");
+        for (int k = 0; k < 3; k++) {
+            cup_tokenizer *t = cup_tokenizer_load(c, path);
+            EXPECT_TEXT(cup_error_text(c), "");
+            expect_tokens(c, t, cases[i].text, cases[i].tokens);
+            EXPECT_INT(k ? cup_tokenizer_save(c, t, path) : cup_tokenizer_export(c, t, path),
+                       CUP_OK);
+            cup_tokenizer_free(t);
+        }
+    }
+    cup_context_free(c);
+}
+
 TEST(tokenizer_json_of_another_kind_is_refused)
 {
     static const struct {
@@ -311,7 +349,12 @@ TEST(tokenizer_json_of_another_kind_is_refused)
         {"null", "", "in another way"},
         {"{\"type\":\"Whitespace\"}", "", "in another way"},
         {"{\"type\":\"ByteLevel\"}", "", "in another way"},
-        {SPLIT("{1,2}"), "", "in another way"},
+        {SPLIT("{1,2}+"), "", "may read in another way"},
+        {SPLIT("|[[a]b]"), "", "may read in another way"},
+        {SPLIT("|^a"), "", "may read in another way"},
+        {SPLIT("|\\\\w"), "", "may read in another way"},
+        {SPLIT("|(?m:a)"), "", "may read in another way"},
+        {SPLIT("|(a"), "", "does not compile"},
         {LEVEL("true"), "\"normalizer\":{\"type\":\"Lowercase\"},", "a normalizer other than NFC"},
     };
     static const char *const spaces[] = {

@@ -48,7 +48,7 @@ static void expect_bounds(cup_training training)
     cup__room_root(NULL);
 }
 
-TEST(training_says_what_it_needs)
+TEST_LIMITED(training_says_what_it_needs, 180)
 {
     cup_training training = tiny;
     training.model.width = 128;
@@ -78,7 +78,7 @@ TEST(training_says_what_it_needs)
     expect_bounds(training);
 }
 
-TEST(training_says_what_experts_need)
+TEST_LIMITED(training_says_what_experts_need, 180)
 {
     cup_training training = tiny;
     training.model.width = 128;

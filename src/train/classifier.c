@@ -53,11 +53,10 @@ static size_t bytes_of(const cup_classifier *m, int64_t images)
 static cup_status write_batch(cup_context *c, int64_t step, void *user)
 {
     cup_classifier *m = user;
+    (void)c;
     int64_t rows = m->share.batches * m->share.parts * m->share.rows;
-    const uint8_t *pixels;
     const int64_t *labels;
-    CUP_TRY(cup__images_ahead_get(&c->error, m->ahead, step, &pixels, &labels));
-    CUP_TRY(cup_tensor_write(m->pixels, pixels, bytes_of(m, rows)));
+    CUP_TRY(cup__images_ahead_put(m->ahead, step, m->pixels, &labels));
     CUP_TRY(cup_tensor_write(m->labels, labels, (size_t)rows * sizeof *labels));
     return m->how.mixup > 0 ? write_mixture(m, step, labels) : CUP_OK;
 }
@@ -256,8 +255,7 @@ static cup_status make_batch(cup_classifier *m)
     int64_t rows = m->share.rows, batches = m->share.batches, mixed = batches * rows;
     int64_t all = m->share.parts * mixed;
     const int64_t shape[] = {all, m->sizes.height, m->sizes.width, m->sizes.channels};
-    m->ahead =
-        cup__images_ahead_new(&c->error, m->train, &m->how, &m->share, cup_device_is_cuda(c));
+    m->ahead = cup__images_ahead_new(c, m->train, &m->how, &m->share);
     CUP_TRY(c->error.status);
     m->host_others = cup__calloc((size_t)mixed, sizeof *m->host_others);
     m->host_part = cup__calloc((size_t)batches, sizeof *m->host_part);

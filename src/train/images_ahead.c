@@ -4,10 +4,17 @@
 #include <unistd.h>
 
 #include "base/memory.h"
+#include "cuda/feed.h"
 #include "data/images.h"
+#include "tensor/context.h"
+#include "tensor/tensor.h"
 
-/* The thread fills one slot while the other is read. */
+/* The thread fills one slot while the other is read. Slots lie in the feed's pinned memory, if there
+ * is one: the thread alone has loops over all cores then, since nothing is copied on the host. */
 struct cup__images_ahead {
+    cup_context *c;
+    cup__feed *feed;
+    cup_tensor *incoming; /* what the feed brings, while a step reads what came before */
     const cup_images *images;
     const cup_classification *how;
     cup__images_share share;
@@ -64,18 +71,40 @@ static void *fill_all(void *user)
     return NULL;
 }
 
-cup__images_ahead *cup__images_ahead_new(cup__error *error, const cup_images *images,
+/* Memory for the slots, `count` bytes of pixels and `rows` labels each. */
+static cup_status make_slots(cup__images_ahead *a, size_t count, size_t rows)
+{
+    cup_context *c = a->c;
+    bool gpu = cup_device_is_cuda(c);
+    if (gpu) {
+        const int64_t shape = (int64_t)count;
+        CUP_TRY(cup__feed_open(cup__cuda_of(c->device), 2, count, &a->feed));
+        a->incoming = cup_keep(cup_tensor_new(c, CUP_U8, 1, &shape));
+        CUP_TRY(c->error.status);
+        CUP_TRY(cup__feed_begin(a->feed));
+    }
+    for (int i = 0; i < 1 + gpu; i++) {
+        a->pixels[i] = gpu ? (uint8_t *)cup__feed_memory(a->feed, i) : cup__malloc(count);
+        a->labels[i] = cup__calloc(rows, sizeof **a->labels);
+        if (!a->pixels[i] || !a->labels[i])
+            return cup__no_memory(&c->error, "the batches of images");
+    }
+    return CUP_OK;
+}
+
+cup__images_ahead *cup__images_ahead_new(cup_context *c, const cup_images *images,
                                          const cup_classification *how,
-                                         const cup__images_share *share, bool threaded)
+                                         const cup__images_share *share)
 {
     cup__images_ahead *a = cup__calloc(1, sizeof *a);
     size_t pixels, one = (size_t)(images->height * images->width * images->channels);
     size_t rows = (size_t)(share->batches * share->parts * share->rows);
     if (!a || !cup__multiply(rows, one, &pixels)) {
-        cup__no_memory(error, "the batches of images");
+        cup__no_memory(&c->error, "the batches of images");
         cup__free(a);
         return NULL;
     }
+    a->c = c;
     a->images = images;
     a->how = how;
     a->share = *share;
@@ -84,19 +113,12 @@ cup__images_ahead *cup__images_ahead_new(cup__error *error, const cup_images *im
     a->wanted = a->ready = -1;
     pthread_mutex_init(&a->lock, NULL);
     pthread_cond_init(&a->changed, NULL);
-    bool fits = true;
-    for (int i = 0; i < 1 + threaded && fits; i++) {
-        a->pixels[i] = cup__malloc(pixels);
-        a->labels[i] = cup__calloc(rows, sizeof **a->labels);
-        fits = a->pixels[i] && a->labels[i];
-    }
-    if (!fits) {
-        cup__no_memory(error, "the batches of images");
+    if (make_slots(a, pixels, rows) != CUP_OK) {
         cup__images_ahead_free(a);
         return NULL;
     }
     /* Where the system gives no thread, each batch is made when it is asked for. */
-    a->threaded = threaded && pthread_create(&a->thread, NULL, fill_all, a) == 0;
+    a->threaded = a->feed && pthread_create(&a->thread, NULL, fill_all, a) == 0;
     return a;
 }
 
@@ -112,16 +134,20 @@ void cup__images_ahead_free(cup__images_ahead *a)
         pthread_join(a->thread, NULL);
     }
     for (int i = 0; i < 2; i++) {
-        cup__free(a->pixels[i]);
+        if (!a->feed)
+            cup__free(a->pixels[i]);
         cup__free(a->labels[i]);
     }
+    cup__feed_close(a->feed, true);
+    cup_tensor_free(a->incoming);
     pthread_cond_destroy(&a->changed);
     pthread_mutex_destroy(&a->lock);
     cup__free(a);
 }
 
-/* Waits until the thread has made the batch, and lets it go on with the next one. */
-static cup_status take(cup__error *error, cup__images_ahead *a, int64_t step, int *slot)
+/* Waits until the thread has made the batch, and lets it go on with the next one, in the slot from
+ * which the batch before has been copied. */
+static cup_status take(cup__images_ahead *a, int64_t step, int *slot)
 {
     pthread_mutex_lock(&a->lock);
     if (a->ready != step) {
@@ -133,23 +159,42 @@ static cup_status take(cup__error *error, cup__images_ahead *a, int64_t step, in
     *slot = a->filled;
     cup_status status = a->error.status;
     if (status != CUP_OK)
-        cup__fail(error, status, "%s", a->error.text);
+        cup__fail(&a->c->error, status, "%s", a->error.text);
+    else
+        status = cup__feed_wait(a->feed, !*slot);
     a->ready = -1;
-    a->wanted = step + 1;
+    a->wanted = status == CUP_OK ? step + 1 : -1;
     pthread_cond_broadcast(&a->changed);
     pthread_mutex_unlock(&a->lock);
     return status;
 }
 
-cup_status cup__images_ahead_get(cup__error *error, cup__images_ahead *a, int64_t step,
-                                 const uint8_t **pixels, const int64_t **labels)
+/* What is in a slot goes to the GPU while it computes, and to `pixels` behind what it computes. */
+static cup_status send(cup__images_ahead *a, int slot, cup_tensor *pixels)
+{
+    size_t bytes = (size_t)pixels->count;
+    cup_status status = cup__feed_copy(a->feed, a->incoming->data, a->pixels[slot], bytes);
+    CUP_TRY(cup__feed_end(a->feed, slot));
+    CUP_TRY(status);
+    CUP_TRY(cup__feed_join(a->feed, slot));
+    CUP_TRY(cup__tensor_change(pixels, "writing"));
+    cup__device *device = a->c->device;
+    CUP_TRY(device->calls->copy(device, pixels->data, a->incoming->data, bytes));
+    return cup__feed_begin(a->feed);
+}
+
+cup_status cup__images_ahead_put(cup__images_ahead *a, int64_t step, cup_tensor *pixels,
+                                 const int64_t **labels)
 {
     int slot = 0;
-    if (a->threaded && a->owner == getpid())
-        CUP_TRY(take(error, a, step, &slot));
-    else
-        CUP_TRY(fill(a, error, 0, step));
-    *pixels = a->pixels[slot];
+    if (a->threaded && a->owner == getpid()) {
+        CUP_TRY(take(a, step, &slot));
+    } else {
+        if (a->feed)
+            CUP_TRY(cup__feed_wait(a->feed, slot));
+        CUP_TRY(fill(a, &a->c->error, slot, step));
+    }
     *labels = a->labels[slot];
-    return CUP_OK;
+    return a->feed ? send(a, slot, pixels)
+                   : cup_tensor_write(pixels, a->pixels[slot], (size_t)pixels->count);
 }

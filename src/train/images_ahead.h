@@ -15,16 +15,18 @@ typedef struct cup__images_share {
     int64_t batches;
 } cup__images_share;
 
-/* All is borrowed. Without `threaded` each batch is made when it is asked for. NULL with an error
- * where there is no memory. */
-cup__images_ahead *cup__images_ahead_new(cup__error *error, const cup_images *images,
+/* All is borrowed. On a GPU a thread makes batches ahead, in pinned memory, and they go to the GPU
+ * beside its work; on a CPU each is made when it is asked for. NULL with an error where there is no
+ * memory. */
+cup__images_ahead *cup__images_ahead_new(cup_context *c, const cup_images *images,
                                          const cup_classification *how,
-                                         const cup__images_share *share, bool threaded);
+                                         const cup__images_share *share);
 void cup__images_ahead_free(cup__images_ahead *a);
 
-/* The batches of a step, one behind the other, there until the next ones are asked for; those of
- * the step behind it are begun. */
-cup_status cup__images_ahead_get(cup__error *error, cup__images_ahead *a, int64_t step,
-                                 const uint8_t **pixels, const int64_t **labels);
+/* The batches of a step, one behind the other: all pixels to `pixels`, u8 [images, height, width,
+ * channels], and the labels, borrowed and there until the next ones are asked for. Those of the
+ * step behind it are begun. */
+cup_status cup__images_ahead_put(cup__images_ahead *a, int64_t step, cup_tensor *pixels,
+                                 const int64_t **labels);
 
 #endif

@@ -250,7 +250,7 @@ DEVICE void multiply_tile(uint32_t box, int first, int count, int columns,
         bool valid = column < columns;
         uint32_t at = piece * Boxes::bytes + 2 * (column - piece * Boxes::piece);
         uint4 a = valid ? load_shared16(upper + at) : none;
-        uint4 b = valid ? load_shared16(lower + at) : none;
+        uint4 b = valid && Boxes::lines > 8 ? load_shared16(lower + at) : none;
         uint32_t left[4] = {a.x, b.x, a.y, b.y}, right[4] = {a.z, b.z, a.w, b.w};
         multiply_add(sum[0], left, x.of[turn][0], x.of[turn][1], T());
         multiply_add(sum[1], right, x.of[turn][2], x.of[turn][3], T());

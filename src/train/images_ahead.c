@@ -9,8 +9,8 @@
 #include "tensor/context.h"
 #include "tensor/tensor.h"
 
-/* The thread fills one slot while the other is read. Slots lie in the feed's pinned memory, if there
- * is one: the thread alone has loops over all cores then, since nothing is copied on the host. */
+/* A thread fills one slot while the other is read. Slots lie in pinned memory of the feed, if there
+ * is one: the thread alone has loops over all cores then, as nothing is copied on the host. */
 struct cup__images_ahead {
     cup_context *c;
     cup__feed *feed;

@@ -20,7 +20,7 @@
 #define MOST_TEXTS 4096
 
 typedef struct generate_given {
-    const char *from, *adapters, *prompt, *device;
+    const char *from, *adapters, *prompt, *device, *cache_dtype;
     int64_t tokens, texts, top_k, seed, threads;
     double temperature, top_p;
     bool no_echo, ema;
@@ -48,6 +48,9 @@ static const cli_option options[] = {
      "draw from the likeliest tokens that make up P only"},
     {"seed", INTEGER(generate_given, seed, 0, INT64_MAX), "N", "1337",
      "of the draws: the same seed, the same text"},
+    {"cache-dtype", CHOICE(generate_given, cache_dtype), "f8e4m3|f8e5m2|i8", NULL,
+     "keep keys and values of what was read in 8 bits, with the errors of these; without it as "
+     "they are"},
     {"device", TEXT(generate_given, device), "auto|cpu|cuda[:N]", NULL,
      "where to run; without it CUP_DEVICE, else the first usable GPU, else the CPU"},
     {"threads", INTEGER(generate_given, threads, 0, 4096), "N", "0",
@@ -178,6 +181,8 @@ static int generate(const cli_call *call, cup_context *c, const cli_text *prompt
     };
     if (writing.model && given->adapters)
         cup_gpt_adapters_load(writing.model, given->adapters);
+    if (writing.model)
+        writing.model->cache_dtype = given->cache_dtype;
     int code = cli_report(c);
     if (!code)
         train_note_unchecked(c, given->from);

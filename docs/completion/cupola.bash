@@ -31,6 +31,7 @@ _cupola()
     plan:--optimizer) words='adamw sgd lion muon adam rmsprop adagrad adamw8' ;;
     plan:--recompute) words='none norms pointwise block auto' ;;
     tokenize:--format) words='llmc nanogpt' ;;
+    generate:--cache-dtype) words='f8e4m3 f8e5m2 i8' ;;
     bench:--dtype) words='f32 f64 f16 bf16 i8 f8e4m3 f8e5m2' ;;
     bench:--precision) words='highest high medium' ;;
     bench:--format) words='text json csv tsv html markdown' ;;
@@ -41,7 +42,7 @@ _cupola()
         plan) words=' --card --preset --from --dtype --precision --vocabulary --memory-limit --ops --gpus --nodes --texts --parallel --interleave --zero --network --link --layers --heads --kv-heads --head-size --qk-norm --width --hidden --context --window --positions --soft-cap --logits-cap --sinks --documents --norm --mlp --experts --experts-per-token --balance --router-z --capacity --bias --untied --dropout --lora --lora-scale --steps --batch --accumulate --lr --lr-end --warmup --decline --decline-steps --optimizer --beta1 --beta2 --momentum --weight-decay --decay-groups --clip --loss-scale --ema --stochastic --optimizer-offload --recompute --recompute-blocks --logits-memory --json --color --help' ;;
         tokenize) words=' --data --tokenizer --learn --vocabulary --words --out --format --validation --text-field --shard-tokens --threads --json --color --help' ;;
         launch) words=' --processes --restarts --json --color --help' ;;
-        generate) words=' --from --adapters --ema --prompt --no-echo --tokens --texts --temperature --top-k --top-p --seed --device --threads --json --color --help' ;;
+        generate) words=' --from --adapters --ema --prompt --no-echo --tokens --texts --temperature --top-k --top-p --seed --cache-dtype --device --threads --json --color --help' ;;
         classify) words=' --from --data --page --ema --skip-broken --device --threads --json --color --help' ;;
         export) words=' --from --out --ema --adapters --merge --part-size --device --json --color --help' ;;
         info) words=' --searched --json --color --help' ;;

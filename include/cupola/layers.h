@@ -624,6 +624,15 @@ CUP_API cup_tensor *cup_transformer_layer_read_at(const cup_transformer_layer *l
                                                   cup_tensor **delta, cup_tensor *keys,
                                                   cup_tensor *values, cup_tensor *position);
 
+/* The same as cup_transformer_layer_read with keys and values that a cup_kv_cache has as its layer
+ * `index`, see cupola/kv_cache.h, of codes, in pages or neither. All its sequences have `used`
+ * positions, and who calls it for all layers advances it then. CUP_UNSUPPORTED with alibi. */
+struct cup_kv_cache;
+CUP_API cup_tensor *cup_transformer_layer_read_kept(const cup_transformer_layer *layer,
+                                                    cup_tensor *x, cup_tensor **delta,
+                                                    struct cup_kv_cache *kept, int64_t index,
+                                                    int64_t used);
+
 #ifdef __cplusplus
 }
 #endif

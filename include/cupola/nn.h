@@ -114,6 +114,10 @@ typedef struct cup_gpt {
                                  is next cheaper: POINTWISE of BLOCK, NORMS of that, NONE of NORMS;
                                  0: in all */
     struct cup_expr *cap; /* of logits; the library's own */
+    /* What caches that are made from now on keep keys and values in, by its name: "f8e4m3",
+     * "f8e5m2" or "i8", a scale for each token of each head beside; NULL: as they are. Some half or
+     * quarter of the memory, with their errors. CUP_UNSUPPORTED with alibi. */
+    const char *cache_dtype;
 } cup_gpt;
 
 /* A new model: weights normal with deviation 0.02, those that lead back to the residual stream
@@ -215,7 +219,8 @@ CUP_API void cup_gpt_cache_cut(cup_gpt_cache *cache, int64_t used);
  * is not known here: cup_gpt_cache_set says it. So a step of writing can be captured in a graph
  * (cupola/graph.h), with cup_draw_token behind it, and replayed for token after token. A position
  * that there is no room for is an error on a CPU; on a GPU the logits are NaN. CUP_UNSUPPORTED of
- * a model with a window of less than the cache has room for, and with soft_cap, sinks or alibi. */
+ * a model with a window of less than the cache has room for, with soft_cap, sinks or alibi, and
+ * with keys and values in 8 bits. */
 CUP_API cup_tensor *cup_gpt_read_at(cup_gpt_cache *cache, cup_tensor *tokens,
                                     cup_tensor *position);
 /* Says that so many tokens were read. CUP_ARGUMENT where there is no room for them. */

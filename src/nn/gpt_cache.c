@@ -10,7 +10,28 @@ struct cup_gpt_cache {
     cup_gpt *model;
     int64_t batch, length, used;
     cup_kv_cache *kept;
+    bool coded;     /* what is kept are codes of 8 bits */
+    int64_t stored; /* tokens that `kept` of codes knows of */
 };
+
+/* What keys and values are kept in. */
+static cup_status choose_dtype(const cup_gpt *m, cup_dtype *dtype)
+{
+    *dtype = m->dtype;
+    if (!m->cache_dtype)
+        return cup_error(m->context);
+    cup_status status = cup_dtype_find(m->cache_dtype, dtype);
+    if (status != CUP_OK || (*dtype != CUP_I8 && *dtype != CUP_F8E4M3 && *dtype != CUP_F8E5M2))
+        return cup_fail(m->context, CUP_ARGUMENT,
+                        "cache: keys and values are kept as the model's numbers, or in i8, f8e4m3 "
+                        "or f8e5m2, not in \"%.40s\"",
+                        m->cache_dtype);
+    if (m->config.positions == CUP_POSITIONS_ALIBI)
+        return cup_fail(m->context, CUP_UNSUPPORTED,
+                        "cache: keys and values of a model with alibi are not kept in 8 bits; "
+                        "leave cache_dtype out");
+    return CUP_OK;
+}
 
 cup_gpt_cache *cup_gpt_cache_new(cup_gpt *m, int64_t batch, int64_t length)
 {
@@ -37,8 +58,11 @@ cup_gpt_cache *cup_gpt_cache_new(cup_gpt *m, int64_t batch, int64_t length)
         cup_fail(m->context, CUP_MEMORY, "out of host memory for a cache");
         return NULL;
     }
-    *cache = (cup_gpt_cache){.model = m, .batch = batch, .length = length};
-    cache->kept = cup_kv_cache_new(m->context, m->dtype, batch, length, m->config.kv_heads,
+    *cache = (cup_gpt_cache){
+        .model = m, .batch = batch, .length = length, .coded = m->cache_dtype != NULL};
+    cup_dtype dtype;
+    if (choose_dtype(m, &dtype) == CUP_OK)
+        cache->kept = cup_kv_cache_new(m->context, dtype, batch, length, m->config.kv_heads,
                                    cup__gpt_head_size(&m->config),
                                    CUP_OPTIONS(cup_kv_cache_options, .layers = m->config.layers));
     if (cache->kept)
@@ -108,6 +132,28 @@ static cup_tensor *positions(const cup_gpt_cache *cache, int64_t length, cup_ten
     return cup_embedding(m->context, m->positions, column);
 }
 
+/* A cache of codes keeps its own lengths. */
+static cup_status tell_used(cup_gpt_cache *cache)
+{
+    cup_status status = cup_error(cache->model->context);
+    for (int64_t i = 0; i < cache->batch && cache->stored != cache->used && status == CUP_OK; i++)
+        status = cup_kv_cache_set(cache->kept, i, cache->used);
+    cache->stored = status == CUP_OK ? cache->used : -1;
+    return status;
+}
+
+static cup_tensor *read_block(cup_gpt_cache *cache, int64_t i, cup_tensor *x, cup_tensor **delta,
+                              cup_tensor *position)
+{
+    const cup_transformer_layer *block = &cache->model->blocks[i];
+    cup_tensor *keys = cup_kv_cache_keys(cache->kept, i);
+    cup_tensor *values = cup_kv_cache_values(cache->kept, i);
+    if (cache->coded)
+        return cup_transformer_layer_read_kept(block, x, delta, cache->kept, i, cache->used);
+    return position ? cup_transformer_layer_read_at(block, x, delta, keys, values, position)
+                    : cup_transformer_layer_read(block, x, delta, keys, values, cache->used);
+}
+
 /* At a position on the device, or where it is NULL behind what was read. */
 static cup_tensor *read(cup_gpt_cache *cache, cup_tensor *tokens, cup_tensor *position)
 {
@@ -121,14 +167,8 @@ static cup_tensor *read(cup_gpt_cache *cache, cup_tensor *tokens, cup_tensor *po
     else if (m->positions)
         x = cup_add(c, x, place);
     bool was = cup_parameters_training(m->parameters, false);
-    for (int64_t i = 0; i < m->config.layers; i++) {
-        const cup_transformer_layer *block = &m->blocks[i];
-        cup_tensor *keys = cup_kv_cache_keys(cache->kept, i);
-        cup_tensor *values = cup_kv_cache_values(cache->kept, i);
-        x = position
-                ? cup_transformer_layer_read_at(block, x, &delta, keys, values, position)
-                : cup_transformer_layer_read(block, x, &delta, keys, values, cache->used);
-    }
+    for (int64_t i = 0; i < m->config.layers; i++)
+        x = read_block(cache, i, x, &delta, position);
     cup_parameters_training(m->parameters, was);
     if (length > 1) {
         x = cup__gpt_part(x, 1, length - 1, length);
@@ -152,11 +192,15 @@ static cup_tensor *read_apart(cup_gpt_cache *cache, cup_tensor *tokens, cup_tens
 
 cup_tensor *cup_gpt_read(cup_gpt_cache *cache, cup_tensor *tokens)
 {
-    if (!cache || check_room(cache, tokens) != CUP_OK)
+    if (!cache || check_room(cache, tokens) != CUP_OK ||
+        (cache->coded && tell_used(cache) != CUP_OK))
         return NULL;
+    int64_t length = cup_tensor_size(tokens, 1);
     cup_tensor *logits = read_apart(cache, tokens, NULL);
+    if (logits && cache->coded && cup_kv_cache_advance(cache->kept, length, NULL) == CUP_OK)
+        cache->stored += length;
     if (logits)
-        cache->used += cup_tensor_size(tokens, 1);
+        cache->used += length;
     return logits;
 }
 
@@ -168,6 +212,11 @@ cup_tensor *cup_gpt_read_at(cup_gpt_cache *cache, cup_tensor *tokens, cup_tensor
     char text[100];
     if (!tokens || !position) {
         cup_fail(c, CUP_ARGUMENT, "cache: the %s NULL", tokens ? "position is" : "tokens are");
+        return NULL;
+    }
+    if (cache->coded) {
+        cup_fail(c, CUP_UNSUPPORTED, "cache: a position on the device does not go with keys and "
+                                     "values in 8 bits; read with cup_gpt_read");
         return NULL;
     }
     if (cup_tensor_ndim(tokens) != 2 || cup_tensor_size(tokens, 0) != cache->batch ||

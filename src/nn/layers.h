@@ -5,6 +5,7 @@
 #ifndef CUP_NN_LAYERS_H
 #define CUP_NN_LAYERS_H
 
+#include "cupola/kv_cache.h"
 #include "cupola/layers.h"
 #include "nn/parameters.h"
 
@@ -79,6 +80,8 @@ typedef struct cup__reading {
     cup_tensor *keys, *values;
     int64_t used;
     cup_tensor *position; /* of one new row a text, on the device; NULL: `used` */
+    cup_kv_cache *kept;   /* has the keys and values in place of those, or NULL */
+    int64_t index;        /* of the layer in it */
 } cup__reading;
 
 /* Whether they belong to the layer and have room for x [B,T,width]; and attention of such new rows

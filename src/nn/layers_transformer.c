@@ -93,6 +93,15 @@ CUP_API cup_tensor *cup_transformer_layer_read(const cup_transformer_layer *laye
 CUP_API cup_tensor *cup_transformer_layer_read_at(const cup_transformer_layer *layer, cup_tensor *x,
                                                   cup_tensor **delta, cup_tensor *keys,
                                                   cup_tensor *values, cup_tensor *position);
+
+/* The same as cup_transformer_layer_read with keys and values that a cup_kv_cache has as its layer
+ * `index`, see cupola/kv_cache.h, of codes, in pages or neither. All its sequences have `used`
+ * positions, and who calls it for all layers advances it then. CUP_UNSUPPORTED with alibi. */
+struct cup_kv_cache;
+CUP_API cup_tensor *cup_transformer_layer_read_kept(const cup_transformer_layer *layer,
+                                                    cup_tensor *x, cup_tensor **delta,
+                                                    struct cup_kv_cache *kept, int64_t index,
+                                                    int64_t used);
 #endif
 #include <math.h>
 
@@ -424,7 +433,18 @@ cup_tensor *cup_transformer_layer_read(const cup_transformer_layer *layer, cup_t
                                        cup_tensor **delta, cup_tensor *keys, cup_tensor *values,
                                        int64_t used)
 {
-    return read_past(layer, x, delta, &(cup__reading){keys, values, used, NULL});
+    return read_past(layer, x, delta, &(cup__reading){keys, values, used, .position = NULL});
+}
+
+cup_tensor *cup_transformer_layer_read_kept(const cup_transformer_layer *layer, cup_tensor *x,
+                                            cup_tensor **delta, cup_kv_cache *kept, int64_t index,
+                                            int64_t used)
+{
+    cup_context *c = cup__layer_context((const cup_layer *)layer, x);
+    if (c && !kept)
+        cup__fail(&c->error, CUP_ARGUMENT, "transformer: the cache to read behind is NULL");
+    const cup__reading past = {.used = used, .kept = kept, .index = index};
+    return c && kept ? read_past(layer, x, delta, &past) : NULL;
 }
 
 cup_tensor *cup_transformer_layer_read_at(const cup_transformer_layer *layer, cup_tensor *x,
@@ -434,7 +454,7 @@ cup_tensor *cup_transformer_layer_read_at(const cup_transformer_layer *layer, cu
     cup_context *c = cup__layer_context((const cup_layer *)layer, x);
     if (c && !position)
         cup__fail(&c->error, CUP_ARGUMENT, "transformer: the position to read at is NULL");
-    const cup__reading past = {keys, values, 0, position};
+    const cup__reading past = {keys, values, 0, .position = position};
     return c && position ? read_past(layer, x, delta, &past) : NULL;
 }
 

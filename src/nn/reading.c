@@ -9,6 +9,12 @@ cup_status cup__reading_check(const cup_transformer_layer *layer, cup_context *c
     const cup_attention_layer *a = &layer->attention;
     char keys[CUP__SHAPE_TEXT], values[CUP__SHAPE_TEXT];
     const cup_tensor *k = past->keys, *v = past->values;
+    if (past->kept && a->alibi)
+        return cup__fail(&c->error, CUP_UNSUPPORTED,
+                         "transformer: a cache of keys and values does not know of alibi; keep "
+                         "them in tensors, see cup_transformer_layer_read");
+    if (past->kept && x->ndim == 3)
+        return c->error.status;
     if (!k || !v || x->ndim != 3)
         return cup__fail(&c->error, CUP_ARGUMENT,
                          "transformer: to read, it needs keys, values, and an x [B,T,width]");
@@ -71,6 +77,28 @@ static cup_tensor *heads_of(cup_context *c, cup_tensor *qkv, int64_t from, int64
     return cup_slice(c, qkv, (int64_t[]){0, from, 0, 0}, 4, (int64_t[]){-1, count, -1, -1}, 4);
 }
 
+/* Attention of queries to what is kept and to the keys and values that come behind it. */
+static cup_tensor *attend(const cup_attention_layer *layer, cup_context *c, cup_tensor *q,
+                          cup_tensor *k, cup_tensor *v, const cup__reading *past)
+{
+    int64_t window = cup__attention_layer_window(layer, past->used + q->shape[2]);
+    const cup__layer_scores scores = cup__attention_layer_scores(layer, c);
+    if (past->kept)
+        return cup_kv_cache_append(past->kept, past->index, k, v, NULL) == CUP_OK
+                   ? cup_kv_cache_attend(past->kept, past->index, q, NULL,
+                                         CUP_OPTIONS(cup_kv_cache_attend_options,
+                                                     .window_left = window,
+                                                     .soft_cap = scores.soft_cap,
+                                                     .sinks = scores.sinks))
+                   : NULL;
+    k = append(c, past->keys, past->used, k);
+    v = append(c, past->values, past->used, v);
+    return cup_attention(
+        c, q, k, v,
+        CUP_OPTIONS(cup_attention_options, .causal = true, .window_left = window,
+                    .soft_cap = scores.soft_cap, .slopes = scores.slopes, .sinks = scores.sinks));
+}
+
 cup_tensor *cup__reading_attention(const cup_attention_layer *layer, cup_tensor *x,
                                    const cup__reading *past)
 {
@@ -101,15 +129,9 @@ cup_tensor *cup__reading_attention(const cup_attention_layer *layer, cup_tensor 
                                    .offset = past->used, .heads = (int)(own + shared),
                                    .factor = scaling->factor, .original = scaling->original,
                                    .low = scaling->low, .high = scaling->high));
-    cup_tensor *q = heads_of(c, qkv, 0, own);
-    cup_tensor *k = append(c, past->keys, past->used, heads_of(c, qkv, own, shared));
-    cup_tensor *v = append(c, past->values, past->used, heads_of(c, qkv, own + shared, shared));
-    int64_t window = cup__attention_layer_window(layer, past->used + length);
-    const cup__layer_scores scores = cup__attention_layer_scores(layer, c);
-    cup_tensor *o = cup_attention(
-        c, q, k, v,
-        CUP_OPTIONS(cup_attention_options, .causal = true, .window_left = window,
-                    .soft_cap = scores.soft_cap, .slopes = scores.slopes, .sinks = scores.sinks));
+    cup_tensor *q = heads_of(c, qkv, 0, own), *k = heads_of(c, qkv, own, shared);
+    cup_tensor *v = heads_of(c, qkv, own + shared, shared);
+    cup_tensor *o = q && k && v ? attend(layer, c, q, k, v, past) : NULL;
     o = cup_permute(c, o, swap, 4);
     return cup_linear_layer_call(&layer->out, cup_reshape(c, o, 3, together));
 }

@@ -169,24 +169,30 @@ static making begin(cup_parameters *list, int sides, int64_t in, int64_t out,
      take((m)->list, (layer)->dilation, (m)->sides, 1, &(o)->dilation, 1) == CUP_OK &&             \
      take((m)->list, (layer)->padding, (m)->sides, 2, &(o)->padding, 0) == CUP_OK)
 
+/* Everything of a layer but its begin; structs of one side and of three have fields of one name. */
+#define MAKE(words, sides, kernel, kernel_count)                                                   \
+    do {                                                                                           \
+        cup_conv2d_layer_options o;                                                                \
+        cup_context *c = cup__parameters_context(list);                                            \
+        if (cup__options_take(&c->error, words, &o, sizeof o, options) != CUP_OK)                  \
+            break;                                                                                 \
+        making m = begin(list, sides, in, out, &o);                                                \
+        if (check(&m, kernel, kernel_count, false) != CUP_OK || !TAKE(&m, layer, &o))              \
+            break;                                                                                 \
+        layer->activation = o.activation;                                                          \
+        layer->same = o.same;                                                                      \
+        layer->groups = m.groups;                                                                  \
+        layer->padding_mode = o.padding_mode;                                                      \
+        make_tensors(&m, o.no_bias, &layer->weight, &layer->bias);                                 \
+    } while (0)
+
 cup_status cup_conv1d_layer_new(cup_conv1d_layer *layer, cup_parameters *list, const char *name,
                                 int64_t in, int64_t out, int64_t kernel,
                                 const cup_conv2d_layer_options *options)
 {
-    cup_conv2d_layer_options o;
     list = cup_parameters_under(list, name);
     CUP_TRY(cup__layer_begin(layer, sizeof *layer, list, call_conv1d));
-    cup_context *c = cup__parameters_context(list);
-    if (cup__options_take(&c->error, "conv1d", &o, sizeof o, options) != CUP_OK)
-        return cup__layer_end(layer, sizeof *layer);
-    making m = begin(list, 1, in, out, &o);
-    if (check(&m, &kernel, 1, false) == CUP_OK && TAKE(&m, layer, &o)) {
-        layer->activation = o.activation;
-        layer->same = o.same;
-        layer->groups = m.groups;
-        layer->padding_mode = o.padding_mode;
-        make_tensors(&m, o.no_bias, &layer->weight, &layer->bias);
-    }
+    MAKE("conv1d", 1, &kernel, 1);
     return cup__layer_end(layer, sizeof *layer);
 }
 
@@ -207,20 +213,9 @@ cup_status cup_conv3d_layer_new(cup_conv3d_layer *layer, cup_parameters *list, c
                                 int64_t in, int64_t out, const int64_t *kernel, int kernel_count,
                                 const cup_conv2d_layer_options *options)
 {
-    cup_conv2d_layer_options o;
     list = cup_parameters_under(list, name);
     CUP_TRY(cup__layer_begin(layer, sizeof *layer, list, call_conv3d));
-    cup_context *c = cup__parameters_context(list);
-    if (cup__options_take(&c->error, "conv3d", &o, sizeof o, options) != CUP_OK)
-        return cup__layer_end(layer, sizeof *layer);
-    making m = begin(list, 3, in, out, &o);
-    if (check(&m, kernel, kernel_count, false) == CUP_OK && TAKE(&m, layer, &o)) {
-        layer->activation = o.activation;
-        layer->same = o.same;
-        layer->groups = m.groups;
-        layer->padding_mode = o.padding_mode;
-        make_tensors(&m, o.no_bias, &layer->weight, &layer->bias);
-    }
+    MAKE("conv3d", 3, kernel, kernel_count);
     return cup__layer_end(layer, sizeof *layer);
 }
 

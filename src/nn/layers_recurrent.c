@@ -98,32 +98,34 @@ static cup_status make(cup_recurrent_layer *layer, cup_parameters *list, int64_t
     return c->error.status;
 }
 
-static cup_status begin(cup_recurrent_layer *layer, cup_parameters *list,
-                        cup_tensor *(*call)(const cup_layer *, cup_tensor *), int gates)
+typedef struct kind {
+    cup_tensor *(*call)(const cup_layer *, cup_tensor *);
+    int gates;
+} kind;
+
+static cup_status make_kind(cup_recurrent_layer *layer, cup_parameters *list, const char *name,
+                            int64_t in, int64_t width, const cup_recurrent_layer_options *options,
+                            kind made)
 {
-    CUP_TRY(cup__layer_begin(layer, sizeof *layer, list, call));
-    layer->gates = gates;
-    return CUP_OK;
+    list = cup_parameters_under(list, name);
+    CUP_TRY(cup__layer_begin(layer, sizeof *layer, list, made.call));
+    layer->gates = made.gates;
+    make(layer, list, in, width, options);
+    return cup__layer_end(layer, sizeof *layer);
 }
 
 cup_status cup_lstm_layer_new(cup_lstm_layer *layer, cup_parameters *list, const char *name,
                               int64_t in, int64_t width,
                               const cup_recurrent_layer_options *options)
 {
-    list = cup_parameters_under(list, name);
-    CUP_TRY(begin(layer, list, call_lstm, 4));
-    make(layer, list, in, width, options);
-    return cup__layer_end(layer, sizeof *layer);
+    return make_kind(layer, list, name, in, width, options, (kind){call_lstm, 4});
 }
 
 cup_status cup_gru_layer_new(cup_gru_layer *layer, cup_parameters *list, const char *name,
                              int64_t in, int64_t width,
                              const cup_recurrent_layer_options *options)
 {
-    list = cup_parameters_under(list, name);
-    CUP_TRY(begin(layer, list, call_gru, 3));
-    make(layer, list, in, width, options);
-    return cup__layer_end(layer, sizeof *layer);
+    return make_kind(layer, list, name, in, width, options, (kind){call_gru, 3});
 }
 
 /* What one direction of one layer remembers at first, [N,width]. */

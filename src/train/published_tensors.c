@@ -64,18 +64,16 @@ const cup__published_tensor cup__published_llama[] = {
     BIAS("mlp.c_proj", "mlp.down_proj", ALL),
     {0}};
 
+#define MIXTURE(router, gate, up, down)                                                            \
+    DECODER, LLAMA("mlp.router.weight", router, ALL), EXPERT("c_fc.weight", gate, GATE),           \
+        EXPERT("c_fc.weight", up, UP), EXPERT("c_proj.weight", down, ALL)
+
 const cup__published_tensor cup__published_mixtral[] = {
-    DECODER,
-    LLAMA("mlp.router.weight", "block_sparse_moe.gate", ALL),
-    EXPERT("c_fc.weight", "block_sparse_moe.experts.%d.w1", GATE),
-    EXPERT("c_fc.weight", "block_sparse_moe.experts.%d.w3", UP),
-    EXPERT("c_proj.weight", "block_sparse_moe.experts.%d.w2", ALL),
+    MIXTURE("block_sparse_moe.gate", "block_sparse_moe.experts.%d.w1",
+            "block_sparse_moe.experts.%d.w3", "block_sparse_moe.experts.%d.w2"),
     {0}};
 
 const cup__published_tensor cup__published_qwen3_moe[] = {
-    DECODER,
-    LLAMA("mlp.router.weight", "mlp.gate", ALL),
-    EXPERT("c_fc.weight", "mlp.experts.%d.gate_proj", GATE),
-    EXPERT("c_fc.weight", "mlp.experts.%d.up_proj", UP),
-    EXPERT("c_proj.weight", "mlp.experts.%d.down_proj", ALL),
+    MIXTURE("mlp.gate", "mlp.experts.%d.gate_proj", "mlp.experts.%d.up_proj",
+            "mlp.experts.%d.down_proj"),
     {0}};

@@ -67,7 +67,7 @@ typedef enum cup_library {
     CUP_LIBRARY_DRIVER = 0,   /* NVIDIA's driver, libcuda */
     CUP_LIBRARY_NVRTC = 1,    /* the compiler of kernels */
     CUP_LIBRARY_CUBLASLT = 2, /* matrix products on a GPU, where it is the fastest */
-    CUP_LIBRARY_BLAS = 3,     /* matrix products on a CPU */
+    CUP_LIBRARY_BLAS = 3,     /* matrix products on a CPU, and factors */
     CUP_LIBRARY_NCCL = 4,     /* tensors between GPUs, where several processes train */
     CUP_LIBRARY_CUDNN = 5,    /* convolutions on a GPU, where it was measured to be the fastest */
     CUP_LIBRARY_CUFFT = 6,    /* Fourier transforms of long lines on a GPU */

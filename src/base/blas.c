@@ -64,6 +64,17 @@ static bool is_too_narrow(void *library)
 #endif
 }
 
+static bool take_lapack(void *library)
+{
+    symbol(library, "dpotrf_", &blas.dpotrf);
+    symbol(library, "dgetrf_", &blas.dgetrf);
+    symbol(library, "dgetrs_", &blas.dgetrs);
+    symbol(library, "dgeqrf_", &blas.dgeqrf);
+    symbol(library, "dorgqr_", &blas.dorgqr);
+    symbol(library, "dgesdd_", &blas.dgesdd);
+    return blas.dpotrf && blas.dgetrf && blas.dgetrs && blas.dgeqrf && blas.dorgqr && blas.dgesdd;
+}
+
 /* Why the library cannot be used; NULL when it can, and then `blas` is filled. */
 static const char *take(void *library, bool named_by_user)
 {
@@ -139,7 +150,9 @@ static void try_library(const char *name, bool named_by_user)
     if (!why) {
         char path[240];
         path_of(*(void **)(void *)&blas.sgemm, path, sizeof path);
-        snprintf(blas.text, sizeof blas.text, "%.240s", path);
+        blas.lapack = take_lapack(library);
+        snprintf(blas.text, sizeof blas.text, "%.240s%s", path,
+                 blas.lapack ? ", with LAPACK" : ", without LAPACK");
         blas.found = true;
         return;
     }

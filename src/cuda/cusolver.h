@@ -22,4 +22,11 @@ typedef enum cublasFillMode_t {
     CUBLAS_FILL_MODE_UPPER = 1
 } cublasFillMode_t;
 
+typedef enum cusolverEigMode_t {
+    CUSOLVER_EIG_MODE_NOVECTOR = 0,
+    CUSOLVER_EIG_MODE_VECTOR = 1
+} cusolverEigMode_t;
+
+typedef struct gesvdjInfo *gesvdjInfo_t;
+
 #endif

@@ -5,21 +5,21 @@ cusolverStatus_t CALL(potrf_bufferSize)(cusolverDnHandle_t handle, cublasFillMod
 {
     ENTER;
     *lwork = ROOM;
-    return handle && a && uplo == CUBLAS_FILL_MODE_UPPER && lda >= n ? CUSOLVER_STATUS_SUCCESS
+    return handle && a && uplo == CUBLAS_FILL_MODE_LOWER && lda >= n ? CUSOLVER_STATUS_SUCCESS
                                                                      : WRONG;
 }
 
-/* u^T u = a of the upper triangle; the lower one is left as it is. */
-static int OWN(upper)(int n, REAL *a, int lda)
+/* l l^T = a of the lower triangle; the upper one is left as it is. */
+static int OWN(lower)(int n, REAL *a, int lda)
 {
     for (int j = 0; j < n; j++)
-        for (int i = 0; i <= j; i++) {
+        for (int i = j; i < n; i++) {
             double sum = (double)a[i + j * lda];
-            for (int k = 0; k < i; k++)
-                sum -= (double)a[k + i * lda] * (double)a[k + j * lda];
+            for (int k = 0; k < j; k++)
+                sum -= (double)a[i + k * lda] * (double)a[j + k * lda];
             if (i == j && !(sum > 0))
                 return j + 1;
-            a[i + j * lda] = (REAL)(i == j ? sqrt(sum) : sum / (double)a[i + i * lda]);
+            a[i + j * lda] = (REAL)(i == j ? sqrt(sum) : sum / (double)a[j + j * lda]);
         }
     return 0;
 }
@@ -28,10 +28,10 @@ cusolverStatus_t CALL(potrf)(cusolverDnHandle_t handle, cublasFillMode_t uplo, i
                              int lda, REAL *work, int lwork, int *info)
 {
     ENTER;
-    if (!handle || uplo != CUBLAS_FILL_MODE_UPPER || lda < n || !work || lwork != ROOM)
+    if (!handle || uplo != CUBLAS_FILL_MODE_LOWER || lda < n || !work || lwork != ROOM)
         return WRONG;
     rest(handle);
-    *info = OWN(upper)(n, a, lda);
+    *info = OWN(lower)(n, a, lda);
     return CUSOLVER_STATUS_SUCCESS;
 }
 
@@ -39,11 +39,11 @@ cusolverStatus_t CALL(potrfBatched)(cusolverDnHandle_t handle, cublasFillMode_t 
                                     REAL *all[], int lda, int *info, int count)
 {
     ENTER;
-    if (!handle || uplo != CUBLAS_FILL_MODE_UPPER || lda < n || !all)
+    if (!handle || uplo != CUBLAS_FILL_MODE_LOWER || lda < n || !all)
         return WRONG;
     rest(handle);
     for (int i = 0; i < count && !handle->stream; i++)
-        info[i] = OWN(upper)(n, all[i], lda);
+        info[i] = OWN(lower)(n, all[i], lda);
     return CUSOLVER_STATUS_SUCCESS;
 }
 

@@ -121,6 +121,8 @@ TEST(cusolver_agrees_with_the_specification)
             const int64_t *size = sizes[i];
             cup_tensor *in[2] = {matrices(c, dtype, size, 0)};
             hold("qr", "cusolver", in, 0);
+            if (!wide)
+                hold("svd", "cusolver", in, 0);
             if (size[1] != size[2])
                 continue;
             in[0] = matrices(c, dtype, size, 3);
@@ -152,7 +154,11 @@ TEST(cusolver_leaves_what_has_no_factors)
     hold("cholesky", "cusolver_batched", in, 0);
     in[0] = cup_tensor_from(c, CUP_F64, 3, (int64_t[]){2, 3, 3}, other);
     hold("qr", "cusolver", in, 0);
+    in[0] = cup_cast(c, in[0], CUP_F32);
+    hold("svd", "cusolver", in, 0);
     in[0] = cup_tensor_from(c, CUP_F64, 3, (int64_t[]){1, 3, 3}, singular);
+    in[1] = cup_cast(c, in[0], CUP_F32);
+    hold("svd", "cusolver", in + 1, 0); /* of which the stand-in makes a vector of zeros */
     in[1] = cup_ones(c, CUP_F64, 3, (int64_t[]){1, 3, 2});
     hold("solve", "cusolver", in, 0);
     cup_context_free(c);
@@ -163,7 +169,8 @@ static const struct {
 } ways[] = {{"cholesky", "cusolver", "cusolverDnSpotrf"},
             {"cholesky", "cusolver_batched", "cusolverDnSpotrfBatched"},
             {"solve", "cusolver", "cusolverDnSgetrs"},
-            {"qr", "cusolver", "cusolverDnSorgqr"}};
+            {"qr", "cusolver", "cusolverDnSorgqr"},
+            {"svd", "cusolver", "cusolverDnDgesvdj"}};
 #define WAYS (sizeof ways / sizeof *ways)
 
 /* Whichever call of the library fails, the sentence names it, and it is not asked again. */
@@ -242,6 +249,27 @@ TEST(cusolver_is_done_without)
         EXPECT_INT(fake_cusolver_live(), 0);
     }
     fake_expect_nothing_left();
+}
+
+/* What LAPACK has no factors of, or is no number, is our own code's. */
+TEST(lapack_leaves_what_has_no_factors)
+{
+    const int64_t size[] = {2, 20, 20};
+    cup_context *c = open_device("cpu");
+    cup_tensor *in[2] = {matrices(c, CUP_F64, size, 0), matrices(c, CUP_F64, size, 0)};
+    cup__call call = call_of(c, "svd", in, 0);
+    if (impl_of("svd", "lapack")->refuses(&call))
+        test_skip("no LAPACK");
+    hold("cholesky", "lapack", in, 0);
+    in[0] = cup_log(c, in[0]); /* some are below 0 */
+    hold("cholesky", "lapack", in, 3);
+    hold("solve", "lapack", in, 0);
+    hold("qr", "lapack", in, 0);
+    hold("svd", "lapack", in, 0);
+    in[0] = cup_zeros(c, CUP_F64, 3, size);
+    hold("solve", "lapack", in, 0);
+    hold("solve", "lapack", in, 0.5);
+    cup_context_free(c);
 }
 
 TEST(cusolver_that_is_not_there)

@@ -4,6 +4,7 @@
 #include "cupola/ops.h"
 #include "dispatch/attributes.h"
 #include "ops/linalg/cusolver.h"
+#include "ops/linalg/lapack.h"
 #include "ops/linalg/linalg.h"
 
 static cup_status infer(cup__call *call)
@@ -13,10 +14,15 @@ static cup_status infer(cup__call *call)
     return CUP_OK;
 }
 
-/* A column at a time, then what it takes from all behind it. */
-static void factor(const cup__call *call, double *m)
+static int64_t rows_of(const cup__call *call)
 {
-    int64_t n = call->in[0]->shape[call->in[0]->ndim - 1];
+    return call->in[0]->shape[call->in[0]->ndim - 1];
+}
+
+/* The lower triangle of what is factored, and zeros. */
+static void prepare(const cup__call *call, double *m)
+{
+    int64_t n = rows_of(call);
     double ridge = ((const cup__cholesky_attributes *)call->attributes)->ridge;
     for (int64_t i = 0; i < n; i++)
         for (int64_t j = 0; j <= i; j++) {
@@ -24,6 +30,11 @@ static void factor(const cup__call *call, double *m)
             m[j * n + i] = 0;
             m[i * n + j] = both + (i == j ? ridge : 0);
         }
+}
+
+/* A column at a time, then what it takes from all behind it. */
+static void eliminate(double *m, int64_t n)
+{
     for (int64_t j = 0; j < n; j++) {
         double pivot = m[j * n + j], root = pivot > 0 ? sqrt(pivot) : NAN;
         for (int64_t i = j; i < n; i++)
@@ -34,20 +45,38 @@ static void factor(const cup__call *call, double *m)
     }
 }
 
-static cup_status each(cup__call *call, bool parallel)
+static void factor(const cup__call *call, double *m)
 {
-    double n = (double)call->in[0]->shape[call->in[0]->ndim - 1];
-    return cup__linalg_each(call, &(cup__linalg){.body = factor}, n * n * n, parallel);
+    prepare(call, m);
+    eliminate(m, rows_of(call));
+}
+
+static void factor_lapack(const cup__call *call, double *m)
+{
+    prepare(call, m);
+    if (!cup__lapack_cholesky(m, (int)rows_of(call)))
+        eliminate(m, rows_of(call));
+}
+
+static cup_status each(cup__call *call, void (*body)(const cup__call *, double *), bool parallel)
+{
+    double n = (double)rows_of(call);
+    return cup__linalg_each(call, &(cup__linalg){.body = body}, n * n * n, parallel);
 }
 
 static cup_status specification(cup__call *call)
 {
-    return each(call, false);
+    return each(call, factor, false);
 }
 
 static cup_status run(cup__call *call)
 {
-    return each(call, true);
+    return each(call, factor, true);
+}
+
+static cup_status run_lapack(cup__call *call)
+{
+    return each(call, factor_lapack, true);
 }
 
 static cup_status run_cuda(cup__call *call)
@@ -102,6 +131,8 @@ static const cup__impl impls[] = {
      .refuses = cup__cusolver_refuses, .run = run_cusolver},
     {.name = "cusolver_batched", .place = CUP__CUDA, CUP__THRESHOLDS(16, 32),
      .refuses = cup__cusolver_refuses, .run = run_batched},
+    {.name = "lapack", .place = CUP__CPU, .strided = true, CUP__THRESHOLDS(16),
+     .refuses = cup__lapack_refuses, .run = run_lapack, .varies = CUP__LAPACK_VARIES},
     {.name = "threads", .place = CUP__CPU, .strided = true, .run = run},
     {0}};
 #define RIDGE(ridge) &(const cup__cholesky_attributes){ridge}

@@ -58,5 +58,6 @@ void cup__cholesky_cusolver(cup__cusolver_work *w);
 void cup__cholesky_cusolver_batched(cup__cusolver_work *w);
 void cup__solve_cusolver(cup__cusolver_work *w);
 void cup__qr_cusolver(cup__cusolver_work *w);
+void cup__svd_cusolver(cup__cusolver_work *w);
 
 #endif

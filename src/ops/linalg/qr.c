@@ -2,6 +2,7 @@
 
 #include "cupola/ops.h"
 #include "ops/linalg/cusolver.h"
+#include "ops/linalg/lapack.h"
 #include "ops/linalg/linalg.h"
 
 #define MOST 4096 /* of the shorter side */
@@ -79,6 +80,15 @@ static void factor(const cup__call *call, double *a)
     }
 }
 
+static void factor_lapack(const cup__call *call, double *a)
+{
+    const cup_tensor *t = call->in[0];
+    int64_t m = t->shape[t->ndim - 2], n = t->shape[t->ndim - 1];
+    double *q = a + m * n;
+    if (!cup__lapack_qr(a, (int)m, (int)n, q, q + m * shorter(m, n)))
+        factor(call, a);
+}
+
 static void cost(const cup__call *call, double *bytes, double *flops)
 {
     const cup_tensor *a = call->in[0], *q = call->out[0], *r = call->out[1];
@@ -89,22 +99,27 @@ static void cost(const cup__call *call, double *bytes, double *flops)
     *flops = 4 * (double)a->count * k;
 }
 
-static cup_status each(cup__call *call, bool parallel)
+static cup_status each(cup__call *call, void (*body)(const cup__call *, double *), bool parallel)
 {
     const cup_tensor *t = call->in[0];
     int64_t m = t->shape[t->ndim - 2], n = t->shape[t->ndim - 1], k = shorter(m, n);
-    cup__linalg how = {.body = factor, .results = m * n, .room = (m + n + 1) * k};
+    cup__linalg how = {.body = body, .results = m * n, .room = (m + n + 1) * k};
     return cup__linalg_each(call, &how, 4.0 * (double)m * (double)n * (double)k, parallel);
 }
 
 static cup_status specification(cup__call *call)
 {
-    return each(call, false);
+    return each(call, factor, false);
 }
 
 static cup_status run(cup__call *call)
 {
-    return each(call, true);
+    return each(call, factor, true);
+}
+
+static cup_status run_lapack(cup__call *call)
+{
+    return each(call, factor_lapack, true);
 }
 
 static cup_status run_cuda(cup__call *call)
@@ -198,6 +213,8 @@ static const cup__impl impls[] = {
     {.name = "blocks", .place = CUP__CUDA, CUP__THRESHOLDS(16, 64, 108), .run = run_cuda},
     {.name = "cusolver", .place = CUP__CUDA, CUP__THRESHOLDS(32, 64),
      .refuses = cup__cusolver_refuses, .run = run_cusolver},
+    {.name = "lapack", .place = CUP__CPU, .strided = true, CUP__THRESHOLDS(16),
+     .refuses = cup__lapack_refuses, .run = run_lapack, .varies = CUP__LAPACK_VARIES},
     {.name = "threads", .place = CUP__CPU, .strided = true, .run = run},
     {0}};
 static const cup__sample samples[] = {

@@ -4,6 +4,7 @@
 #include "cupola/ops.h"
 #include "dispatch/attributes.h"
 #include "ops/linalg/cusolver.h"
+#include "ops/linalg/lapack.h"
 #include "ops/linalg/linalg.h"
 
 static cup_status infer(cup__call *call)
@@ -36,14 +37,16 @@ static void take(double *row, const double *from, double times, int64_t count)
         row[i] -= times * from[i];
 }
 
-/* Elimination with the largest of a column as pivot, of equal ones the first. */
-static void eliminate(const cup__call *call, double *m)
+static void add_ridge(const cup__call *call, double *m)
 {
-    const cup_tensor *b = call->in[1];
-    int64_t n = b->shape[b->ndim - 2], columns = b->shape[b->ndim - 1];
-    double *x = m + n * n;
+    int64_t n = call->in[0]->shape[call->in[0]->ndim - 1];
     for (int64_t i = 0; i < n; i++)
         m[i * n + i] += ((const cup__solve_attributes *)call->attributes)->ridge;
+}
+
+/* Elimination with the largest of a column as pivot, of equal ones the first. */
+static void eliminate(double *m, double *x, int64_t n, int64_t columns)
+{
     for (int64_t j = 0; j < n; j++) {
         int64_t at = j;
         double most = -1;
@@ -70,21 +73,46 @@ static void eliminate(const cup__call *call, double *m)
     }
 }
 
-static cup_status each(cup__call *call, bool parallel)
+static void solve_by(const cup__call *call, double *m, bool lapack)
+{
+    const cup_tensor *b = call->in[1];
+    int64_t n = b->shape[b->ndim - 2], columns = b->shape[b->ndim - 1];
+    double *x = m + n * n;
+    add_ridge(call, m);
+    if (!lapack || !cup__lapack_solve(m, x, (int)n, (int)columns))
+        eliminate(m, x, n, columns);
+}
+
+static void solve_own(const cup__call *call, double *m)
+{
+    solve_by(call, m, false);
+}
+
+static void solve_lapack(const cup__call *call, double *m)
+{
+    solve_by(call, m, true);
+}
+
+static cup_status each(cup__call *call, void (*body)(const cup__call *, double *), bool parallel)
 {
     int64_t n = call->in[0]->shape[call->in[0]->ndim - 1];
-    return cup__linalg_each(call, &(cup__linalg){.body = eliminate, .results = n * n},
+    return cup__linalg_each(call, &(cup__linalg){.body = body, .results = n * n},
                             (double)n * (double)n * (double)n, parallel);
 }
 
 static cup_status specification(cup__call *call)
 {
-    return each(call, false);
+    return each(call, solve_own, false);
 }
 
 static cup_status run(cup__call *call)
 {
-    return each(call, true);
+    return each(call, solve_own, true);
+}
+
+static cup_status run_lapack(cup__call *call)
+{
+    return each(call, solve_lapack, true);
 }
 
 static cup_status run_cuda(cup__call *call)
@@ -140,6 +168,8 @@ static const cup__impl impls[] = {
     {.name = "blocks", .place = CUP__CUDA, CUP__THRESHOLDS(32, 78, 110), .run = run_cuda},
     {.name = "cusolver", .place = CUP__CUDA, CUP__THRESHOLDS(32, 64),
      .refuses = cup__cusolver_refuses, .run = run_cusolver},
+    {.name = "lapack", .place = CUP__CPU, .strided = true, CUP__THRESHOLDS(16),
+     .refuses = cup__lapack_refuses, .run = run_lapack, .varies = CUP__LAPACK_VARIES},
     {.name = "threads", .place = CUP__CPU, .strided = true, .run = run},
     {0}};
 #define RIDGE(ridge) &(const cup__solve_attributes){ridge}

@@ -2,10 +2,14 @@
 #include <math.h>
 
 #include "cupola/ops.h"
+#include "ops/linalg/cusolver.h"
+#include "ops/linalg/lapack.h"
 #include "ops/linalg/linalg.h"
 
 #define MOST 1024 /* of the shorter side */
 #define SWEEPS 40 /* some ten are needed */
+#define LARGE 64  /* of the shorter side, from which cuSOLVER may be faster, */
+#define EACH 1400 /* for a matrix for each of so many of its square */
 
 static cup_status infer(cup__call *call)
 {
@@ -162,24 +166,48 @@ static void factor(const cup__call *call, double *a)
     }
 }
 
-static cup_status each(cup__call *call, bool parallel)
+static void factor_lapack(const cup__call *call, double *a)
+{
+    const cup_tensor *in = call->in[0];
+    int64_t m = in->shape[in->ndim - 2], n = in->shape[in->ndim - 1], k = m < n ? m : n;
+    double *u = a + m * n, *s = u + m * k, *vt = s + k;
+    if (!cup__lapack_svd(a, (int)m, (int)n, u, s, vt)) {
+        factor(call, a);
+        return;
+    }
+    for (int64_t j = 0; j < k; j++) {
+        if (!is_below(vt + j * n, n))
+            continue;
+        for (int64_t i = 0; i < m; i++)
+            u[i * k + j] = -u[i * k + j];
+        for (int64_t i = 0; i < n; i++)
+            vt[j * n + i] = -vt[j * n + i];
+    }
+}
+
+static cup_status each(cup__call *call, void (*body)(const cup__call *, double *), bool parallel)
 {
     const cup_tensor *t = call->in[0];
     int64_t m = t->shape[t->ndim - 2], n = t->shape[t->ndim - 1], k = m < n ? m : n;
     int64_t results = (m + n + 1) * k;
     cup__linalg how = {
-        .body = factor, .results = m * n, .room = results + m * n + k * k};
+        .body = body, .results = m * n, .room = results + m * n + k * k};
     return cup__linalg_each(call, &how, 60.0 * (double)m * (double)n * (double)k, parallel);
 }
 
 static cup_status specification(cup__call *call)
 {
-    return each(call, false);
+    return each(call, factor, false);
 }
 
 static cup_status run(cup__call *call)
 {
-    return each(call, true);
+    return each(call, factor, true);
+}
+
+static cup_status run_lapack(cup__call *call)
+{
+    return each(call, factor_lapack, true);
 }
 
 static cup_status run_cuda(cup__call *call)
@@ -189,6 +217,28 @@ static cup_status run_cuda(cup__call *call)
     cup__linalg_columns by = cup__linalg_columns_of(m < n ? n : m, k, (k + 1) / 2);
     return cup__linalg_launch(call, "svd.cu", "svd_fwd", &by,
                               (int64_t)(by.distance + by.across + 1) * k);
+}
+
+static cup_status run_cusolver(cup__call *call)
+{
+    return cup__cusolver_run(call, cup__svd_cusolver, run_cuda);
+}
+
+static const char *cusolver_refuses(const cup__call *call)
+{
+    return call->in[0]->dtype == CUP_F32 ? cup__cusolver_refuses(call)
+                                         : "its vectors of f64 are less upright than ours";
+}
+
+/* A block that turns all columns alone takes k^3, and many blocks as long as one; the library takes
+ * one matrix after another, with the whole card. */
+static const char *best_refuses(const cup__call *call)
+{
+    const cup_tensor *a = call->in[0];
+    int64_t m = a->shape[a->ndim - 2], n = a->shape[a->ndim - 1], k = m < n ? m : n;
+    if (k < LARGE || a->count / m / n > k * k / EACH)
+        return "of matrices so small, or so many, a block of the GPU each is thought to be faster";
+    return cusolver_refuses(call);
 }
 
 /* A vector [..,K] as a row or a column of matrices. */
@@ -288,7 +338,13 @@ static void cost(const cup__call *call, double *bytes, double *flops)
 }
 
 static const cup__impl impls[] = {
+    {.name = "cusolver_best", .place = CUP__CUDA, .eager = true, .refuses = best_refuses,
+     .run = run_cusolver},
     {.name = "blocks", .place = CUP__CUDA, CUP__THRESHOLDS(16, 64, 76), .run = run_cuda},
+    {.name = "cusolver", .place = CUP__CUDA, CUP__THRESHOLDS(32, 64),
+     .refuses = cusolver_refuses, .run = run_cusolver},
+    {.name = "lapack", .place = CUP__CPU, .strided = true, CUP__THRESHOLDS(16),
+     .refuses = cup__lapack_refuses, .run = run_lapack, .varies = CUP__LAPACK_VARIES},
     {.name = "threads", .place = CUP__CPU, .strided = true, .run = run},
     {0}};
 static const cup__sample samples[] = {

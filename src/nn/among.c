@@ -98,9 +98,18 @@ static cup_status check_whole(cup_parameters *list, const cup_tensor *x)
                      cup__tensor_text(x, text), count);
 }
 
+/* Whether tokens are there and shared out; a sentence where there are none. */
+static bool to_share(cup_parameters *list, const cup_tensor *x)
+{
+    if (list && !x)
+        cup__fail(&cup__parameters_context(list)->error, CUP_ARGUMENT,
+                  "the tokens between blocks are NULL");
+    return list && x && cup__rows_are_shared(list);
+}
+
 cup_tensor *cup_parameters_rows_take(cup_parameters *list, cup_tensor *x)
 {
-    if (!list || !x || !cup__rows_are_shared(list))
+    if (!to_share(list, x))
         return x;
     cup_context *c = cup__parameters_context(list);
     cup__parameters_modes *modes = cup__parameters_modes_of(list);
@@ -118,7 +127,7 @@ cup_tensor *cup_parameters_rows_take(cup_parameters *list, cup_tensor *x)
 
 cup_tensor *cup_parameters_rows_join(cup_parameters *list, cup_tensor *x)
 {
-    if (!list || !x || !cup__rows_are_shared(list))
+    if (!to_share(list, x))
         return x;
     cup_context *c = cup__parameters_context(list);
     const cup__parameters_modes *modes = cup__parameters_modes_of(list);

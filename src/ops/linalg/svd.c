@@ -8,7 +8,7 @@
 
 #define MOST 1024 /* of the shorter side */
 #define SWEEPS 40 /* some ten are needed */
-#define LARGE 64  /* of the shorter side, from which cuSOLVER may be faster, */
+#define LARGE 128 /* of the shorter side, from which cuSOLVER may be faster, */
 #define EACH 1400 /* for a matrix for each of so many of its square */
 
 static cup_status infer(cup__call *call)

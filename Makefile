@@ -193,39 +193,37 @@ abi-list: ## at a release: writes its interface to docs/abi, for later versions 
 # Sanitizers make tests slower, so each has more time.
 .PHONY: asan tsan
 asan: export CK_TIMEOUT_MULTIPLIER := 5
-# The gradients left out take differences of what the tests of their ops run here too, for minutes,
-# and so do the samples of all ops that are run again on other numbers of threads; the examples of
-# --help, caches of every size, and kills and stops of the command have tests of their own beside.
-# Of runs that several processes share those left out are others again with dropout, experts or
-# both, or two ways at once; and kills at each operation leave off what others do to the end. Ops
-# whose fixed calls are many or large make random ones instead, which are small.
-ASAN_RANDOM := attention attention_grad attention_lse conv2d conv2d_join conv2d_input_grad \
-    conv2d_weight_grad scaled_attention scaled_conv2d scaled_matmul scaled_grouped_matmul \
-    linear_int4 linear_int8 linear_quantize linear_dropout linear_swiglu linear_silu \
-    linear_gelu linear_relu linear_weight_grad cross_entropy cross_entropy_grad cross_entropy_part \
-    cross_entropy_sum channelnorm_grad kv_attention qkv_attention_grad qkv_attention_read \
-    transformer_read
-ASAN_K := -gradient_attention -gradient_conv -deterministic_ops -examples_run -bpe_cache -ends_soon \
+# Ops make random calls and graphs here, which are small, in place of the fixed calls of each and of
+# differences of them, which take minutes and go through the same lines. Left out, too, are samples
+# that are run again on other numbers of threads, the examples of --help, caches of every size, and
+# kills and stops of the command, which have tests of their own beside. Of runs that several
+# processes share those left out are others again with dropout, experts or both, chunks, or two ways
+# at once; and kills at each operation leave off what others do to the end.
+OPS := $(shell sed -n 's/^\(OP\|FUNCTION\|INTERNAL\|OPTIMIZER\).\([a-z0-9_]*\),.*/\2/p' src/dispatch/ops.def)
+ASAN_K := $(foreach o,$(OPS),-op_$o -gradient_$o) \
+    -deterministic_ops -examples_run -bpe_cache -ends_soon \
     -launchers_ -meets_a_full_disk_ -deterministic_runs_ -equal_losses -matmul_by_named_blas \
     -random_calls_of_every_op \
     -survives_kills -survives_a_stop -killed_at_any -names_who_is_ -training_says_what_ \
     -are_whole_after_a -together_is_whole_after_a -parts_go_on_as -experts_go_on_as \
-    -parallel_runs_with_muon \
+    -parallel_runs_with_muon -stages_are_the_run_of_one -parallel_experts_are_the_run \
+    -launch_train_with_split_states -launch_train_by_many -parallel_chunks_are_the_run \
     -parallel_parts_with_split -parallel_parts_that -parallel_stages_with_split -parallel_stages_of \
     -parallel_experts_that_all_have -parallel_experts_with_split -parallel_experts_beside \
     -parallel_texts_in_parts_beside -parallel_texts_in_parts_drop -parallel_parts_drop \
     -parallel_stages_drop -parallel_stages_are_copied -parallel_chunks_are_copied \
-    -parallel_checkpoints \
-    $(foreach o,$(ASAN_RANDOM),-op_$o)
+    -parallel_checkpoints
 asan: ## the tests under AddressSanitizer and UndefinedBehaviorSanitizer
 	$(MAKE) BUILD=build/asan OPT=-O1 DEBUG=-g1 K="$(or $(K),$(ASAN_K))" \
 	    SANITIZE="-fsanitize=address,undefined -fno-sanitize-recover -fno-omit-frame-pointer" test
-	$(if $(K),,build/asan/cupola check --device cpu --op $(ASAN_RANDOM) --random 1500)
+	$(if $(K),,build/asan/cupola check --device cpu --random 4000)
+	$(if $(K),,build/asan/cupola check --device cpu --graphs 300)
 # Ten times slower than without, so it runs the tests with threads unless K says otherwise; kills
 # at each of forty operations, or of one of several processes, show no more of threads than others do.
-TSAN_K := op_gelu op_sum op_layernorm op_softmax_grad op_linear_relu op_adamw tensor_ cuda_ cache_ \
+TSAN_K := op_gelu op_sum op_softmax_grad op_linear_relu op_adamw tensor_ cuda_ cache_ \
     kernels_t pool_random bpe_ data_ train threads_ -killed_at_any -survives_kills -survives_a_stop \
-    -ends_soon -bpe_cache -training_says_what -names_who_is_slow -meets_a_full_disk_
+    -ends_soon -bpe_cache -training_says_what -names_who_is_slow -meets_a_full_disk_ \
+    -with_split_states
 tsan: export CK_TIMEOUT_MULTIPLIER := 20
 # OpenBLAS has threads of its own when a test forks, and mends itself in the child.
 tsan: export TSAN_OPTIONS := die_after_fork=0

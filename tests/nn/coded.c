@@ -3,10 +3,10 @@
 #include <string.h>
 
 #include "cupola/cupola.h"
+#include "nn/sharp.h"
 #include "test.h"
 
 #define LENGTH 20
-#define WORDS 29
 #define TEXTS 2
 
 static const cup_gpt_config sizes = {.size = sizeof(cup_gpt_config),
@@ -22,37 +22,12 @@ static const cup_gpt_config sizes = {.size = sizeof(cup_gpt_config),
                                      .soft_cap = 3,
                                      .sinks = true};
 
-/* Far enough from 0 that what attention sees matters. */
-static cup_gpt *model(cup_context *c, const cup_gpt_config *config)
-{
-    cup_gpt *m = cup_gpt_new(c, CUP_F32, config);
-    int64_t count;
-    const cup_named *all = cup_parameters_named(m->parameters, &count);
-    bool was = cup_grad_recording(c, false);
-    for (int64_t i = 0; i < count; i++)
-        if (cup_tensor_ndim(all[i].tensor) == 2)
-            cup_copy_into(c, all[i].tensor, cup_scale(c, all[i].tensor, 8));
-    cup_grad_recording(c, was);
-    return m;
-}
-
-/* Of two texts that differ. */
-static cup_tensor *tokens(cup_context *c, int64_t from, int64_t to)
-{
-    int32_t ids[TEXTS * LENGTH];
-    for (int64_t i = 0; i < TEXTS * (to - from); i++) {
-        int64_t text = i / (to - from), at = from + i % (to - from);
-        ids[i] = (int32_t)((5 * at + at * at + 3 * text) % WORDS);
-    }
-    return cup_tensor_from(c, CUP_I32, 2, (int64_t[]){TEXTS, to - from}, ids);
-}
-
 /* Largest difference of the logits that follow the last token, read in pieces, from those of the
  * whole texts, over the largest of these. Some is read twice, behind a cut. */
 static double error_of(cup_gpt *m, const char *dtype)
 {
     cup_context *c = m->context;
-    cup_tensor *all = cup_gpt_logits(m, tokens(c, 0, LENGTH)), *y = NULL;
+    cup_tensor *all = cup_gpt_logits(m, sharp_tokens(c, TEXTS, 0, LENGTH)), *y = NULL;
     cup_tensor *want = cup_slice(c, all, (int64_t[]){0, LENGTH - 1, 0}, 3,
                                  (int64_t[]){TEXTS, 1, WORDS}, 3);
     want = cup_reshape(c, want, 2, (int64_t[]){TEXTS, WORDS});
@@ -63,7 +38,7 @@ static double error_of(cup_gpt *m, const char *dtype)
             cup_gpt_cache_cut(cache, 10);
             at = 10;
         }
-        y = cup_gpt_read(cache, tokens(c, at, at + step));
+        y = cup_gpt_read(cache, sharp_tokens(c, TEXTS, at, at + step));
     }
     EXPECT_INT(cup_gpt_cache_used(cache), LENGTH);
     cup_gpt_cache_free(cache);
@@ -77,7 +52,7 @@ static double error_of(cup_gpt *m, const char *dtype)
 TEST(coded_keys_and_values_have_the_errors_of_their_codes)
 {
     cup_context *c = cup_context_new(CUP_OPTIONS(cup_options, .device = "cpu", .seed = 3));
-    cup_gpt *m = model(c, &sizes);
+    cup_gpt *m = sharp_gpt(c, &sizes, 8, 0);
     double plain = error_of(m, NULL), i8 = error_of(m, "i8");
     double e4m3 = error_of(m, "f8e4m3"), e5m2 = error_of(m, "f8e5m2");
     EXPECT(plain < 1e-5);
@@ -102,7 +77,7 @@ TEST(coded_keys_and_values_that_cannot_be_are_refused)
 {
     cup_context *c = cup_context_new(CUP_OPTIONS(cup_options, .device = "cpu", .seed = 3));
     cup_gpt_config config = sizes;
-    cup_gpt *m = model(c, &config);
+    cup_gpt *m = sharp_gpt(c, &config, 8, 0);
     static const char *const wrong[] = {"f32", "f7", ""};
     for (int i = 0; i < 3; i++) {
         m->cache_dtype = wrong[i];
@@ -114,13 +89,13 @@ TEST(coded_keys_and_values_that_cannot_be_are_refused)
     m->cache_dtype = "i8";
     cup_gpt_cache *cache = cup_gpt_cache_new(m, TEXTS, 0);
     cup_tensor *position = cup_tensor_from(c, CUP_I64, 1, (int64_t[]){1}, (int64_t[]){0});
-    EXPECT(!cup_gpt_read_at(cache, tokens(c, 0, 1), position));
+    EXPECT(!cup_gpt_read_at(cache, sharp_tokens(c, TEXTS, 0, 1), position));
     EXPECT_INT(cup_error(c), CUP_UNSUPPORTED);
     cup_error_clear(c);
     cup_gpt_cache_free(cache);
     cup_gpt_free(m);
     config.positions = CUP_POSITIONS_ALIBI;
-    m = model(c, &config);
+    m = sharp_gpt(c, &config, 8, 0);
     m->cache_dtype = "i8";
     EXPECT(!cup_gpt_cache_new(m, 1, 0));
     EXPECT_INT(cup_error(c), CUP_UNSUPPORTED);

@@ -4,10 +4,10 @@
 #include <string.h>
 
 #include "cupola/cupola.h"
+#include "nn/sharp.h"
 #include "test.h"
 
 #define LENGTH 20
-#define WORDS 29
 
 static cup_context *cpu(void)
 {
@@ -82,47 +82,23 @@ static const cup_gpt_config capped = {.size = sizeof(cup_gpt_config),
                                       .logits_cap = 3,
                                       .sinks = true};
 
-static cup_tensor *tokens(cup_context *c, int64_t from, int64_t to)
-{
-    int32_t ids[LENGTH + 1];
-    for (int64_t i = from; i < to; i++)
-        ids[i - from] = (int32_t)((5 * i + i * i) % WORDS);
-    return cup_tensor_from(c, CUP_I32, 2, (int64_t[]){1, to - from}, ids);
-}
-
-/* Far enough from 0 that what attention sees matters. */
-static cup_gpt *model(cup_context *c, const cup_gpt_config *config)
-{
-    cup_gpt *m = cup_gpt_new(c, CUP_F32, config);
-    int64_t count;
-    const cup_named *all = cup_parameters_named(m->parameters, &count);
-    bool was = cup_grad_recording(c, false);
-    for (int64_t i = 0; i < count; i++)
-        cup_copy_into(c, all[i].tensor,
-                      cup_tensor_ndim(all[i].tensor) == 2
-                          ? cup_scale(c, all[i].tensor, 15)
-                          : cup_add(c, all[i].tensor, cup_full(c, CUP_F32, 0, NULL, 0.125)));
-    cup_grad_recording(c, was);
-    return m;
-}
-
 /* Each of them changes what the model gives; and what reads token by token knows of all. */
 TEST(scores_of_a_gpt_are_those_of_what_reads_token_by_token)
 {
     cup_context *c = cpu();
-    cup_gpt *m = model(c, &capped);
-    cup_tensor *all = cup_gpt_logits(m, tokens(c, 0, LENGTH));
+    cup_gpt *m = sharp_gpt(c, &capped, 15, 0.125);
+    cup_tensor *all = cup_gpt_logits(m, sharp_tokens(c, 1, 0, LENGTH));
     cup_tensor *last = cup_slice(c, all, (int64_t[]){0, LENGTH - 1, 0}, 3,
                                  (int64_t[]){1, 1, WORDS}, 3);
     cup_gpt_cache *cache = cup_gpt_cache_new(m, 1, 0);
     cup_tensor *y = NULL;
     for (int64_t at = 0, step = 7; at < LENGTH; at += step, step = step > 2 ? step - 2 : 1)
-        y = cup_gpt_read(cache, tokens(c, at, at + step));
+        y = cup_gpt_read(cache, sharp_tokens(c, 1, at, at + step));
     expect_near(y, cup_copy(c, last), 1e-5);
     float worst = cup_tensor_item(cup_max(c, cup_abs(c, all), NULL, 0, false));
     EXPECT(worst > 1 && worst < 3);
     cup_tensor *position = cup_tensor_from(c, CUP_I64, 1, (int64_t[]){1}, (int64_t[]){9});
-    EXPECT(!cup_gpt_read_at(cache, tokens(c, 0, 1), position));
+    EXPECT(!cup_gpt_read_at(cache, sharp_tokens(c, 1, 0, 1), position));
     EXPECT_INT(cup_error(c), CUP_UNSUPPORTED);
     EXPECT_CONTAINS(cup_error_text(c), "soft caps, slopes and sinks");
     cup_error_clear(c);
@@ -144,8 +120,8 @@ TEST(scores_of_a_gpt_are_those_of_what_reads_token_by_token)
         less.logits_cap = i == 1 ? 0 : less.logits_cap;
         less.sinks = i != 2;
         less.positions = i == 3 ? CUP_POSITIONS_ROTARY : less.positions;
-        cup_gpt *n = model(c, &less);
-        cup_tensor *apart = cup_sub(c, all, cup_gpt_logits(n, tokens(c, 0, LENGTH)));
+        cup_gpt *n = sharp_gpt(c, &less, 15, 0.125);
+        cup_tensor *apart = cup_sub(c, all, cup_gpt_logits(n, sharp_tokens(c, 1, 0, LENGTH)));
         EXPECT(cup_tensor_item(cup_max(c, cup_abs(c, apart), NULL, 0, false)) > 1e-3);
         cup_gpt_free(n);
     }
@@ -157,8 +133,8 @@ TEST(scores_of_a_gpt_are_those_of_what_reads_token_by_token)
 TEST(scores_of_a_gpt_have_gradients)
 {
     cup_context *c = cpu();
-    cup_gpt *m = model(c, &capped);
-    cup_tensor *x = tokens(c, 0, LENGTH), *t = tokens(c, 1, LENGTH + 1);
+    cup_gpt *m = sharp_gpt(c, &capped, 15, 0.125);
+    cup_tensor *x = sharp_tokens(c, 1, 0, LENGTH), *t = sharp_tokens(c, 1, 1, LENGTH + 1);
     cup_tensor *probed[] = {m->blocks[0].attention.sinks, m->blocks[1].attention.qkv.weight};
     double slope[2][2];
     for (int again = 0; again < 2; again++) {

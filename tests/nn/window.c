@@ -4,10 +4,10 @@
 #include <string.h>
 
 #include "cupola/cupola.h"
+#include "nn/sharp.h"
 #include "test.h"
 
 #define LENGTH 24
-#define WORDS 29
 
 static const cup_gpt_config windowed = {.size = sizeof(cup_gpt_config),
                                         .layers = 3,
@@ -27,36 +27,9 @@ static cup_context *cpu(void)
     return cup_context_new(CUP_OPTIONS(cup_options, .device = "cpu", .seed = 3));
 }
 
-static int32_t token(int64_t i)
-{
-    return (int32_t)((5 * i + i * i) % WORDS);
-}
-
-static cup_tensor *tokens(cup_context *c, int64_t from, int64_t to)
-{
-    int32_t ids[LENGTH];
-    for (int64_t i = from; i < to; i++)
-        ids[i - from] = token(i);
-    return cup_tensor_from(c, CUP_I32, 2, (int64_t[]){1, to - from}, ids);
-}
-
-/* Far enough from 0 that what attention sees matters. */
-static cup_gpt *model(cup_context *c, const cup_gpt_config *config)
-{
-    cup_gpt *m = cup_gpt_new(c, CUP_F32, config);
-    int64_t count;
-    const cup_named *all = cup_parameters_named(m->parameters, &count);
-    bool was = cup_grad_recording(c, false);
-    for (int64_t i = 0; i < count; i++)
-        if (cup_tensor_ndim(all[i].tensor) == 2)
-            cup_copy_into(c, all[i].tensor, cup_scale(c, all[i].tensor, 15));
-    cup_grad_recording(c, was);
-    return m;
-}
-
 static void logits_of(cup_gpt *m, int64_t from, int64_t to, float (*out)[WORDS])
 {
-    EXPECT_INT(cup_tensor_read(cup_gpt_logits(m, tokens(m->context, from, to)), out,
+    EXPECT_INT(cup_tensor_read(cup_gpt_logits(m, sharp_tokens(m->context, 1, from, to)), out,
                                (size_t)(to - from) * sizeof *out),
                CUP_OK);
 }
@@ -121,7 +94,7 @@ TEST(window_of_a_gpt_begins_with_a_block)
         cup_gpt_config config = windowed;
         config.layers = 1;
         config.window_from = from;
-        cup_gpt *m = model(c, &config);
+        cup_gpt *m = sharp_gpt(c, &config, 15, 0);
         logits_of(m, 0, LENGTH, all);
         logits_of(m, LENGTH - 5, LENGTH, some);
         EXPECT_INT(near(all[LENGTH - 1], some[4], 1e-4), !from);
@@ -137,16 +110,16 @@ TEST(window_is_kept_by_what_reads_token_by_token)
 {
     static float all[LENGTH][WORDS], last[1][WORDS];
     cup_context *c = cpu();
-    cup_gpt *m = model(c, &windowed);
+    cup_gpt *m = sharp_gpt(c, &windowed, 15, 0);
     logits_of(m, 0, LENGTH, all);
     cup_gpt_cache *cache = cup_gpt_cache_new(m, 1, 0);
     for (int64_t at = 0, step = 7; at < LENGTH; at += step, step = step > 2 ? step - 2 : 1) {
-        cup_tensor *y = cup_gpt_read(cache, tokens(c, at, at + step));
+        cup_tensor *y = cup_gpt_read(cache, sharp_tokens(c, 1, at, at + step));
         EXPECT_INT(cup_tensor_read(y, last, sizeof last), CUP_OK);
         EXPECT(near(*last, all[at + step - 1], 1e-4));
     }
     cup_tensor *position = cup_tensor_from(c, CUP_I64, 1, (int64_t[]){1}, (int64_t[]){9});
-    EXPECT(!cup_gpt_read_at(cache, tokens(c, 0, 1), position));
+    EXPECT(!cup_gpt_read_at(cache, sharp_tokens(c, 1, 0, 1), position));
     EXPECT_INT(cup_error(c), CUP_UNSUPPORTED);
     EXPECT_CONTAINS(cup_error_text(c), "a window of 5 in keys of 24");
     cup_error_clear(c);
@@ -154,7 +127,7 @@ TEST(window_is_kept_by_what_reads_token_by_token)
     cup_generator *g = cup_generator_new(m, CUP_OPTIONS(cup_sampling, .temperature = -1));
     int32_t fed[LENGTH];
     for (int i = 0; i < LENGTH - 1; i++)
-        fed[i] = token(i);
+        fed[i] = sharp_token(0, i);
     EXPECT_INT(cup_generator_feed(g, fed, LENGTH - 1), CUP_OK);
     int best = 0;
     for (int i = 1; i < WORDS; i++)
@@ -170,12 +143,12 @@ TEST(window_lets_short_texts_be_read_on_the_device)
 {
     static float all[5][WORDS], last[1][WORDS];
     cup_context *c = cpu();
-    cup_gpt *m = model(c, &windowed);
+    cup_gpt *m = sharp_gpt(c, &windowed, 15, 0);
     logits_of(m, 0, 5, all);
     cup_gpt_cache *cache = cup_gpt_cache_new(m, 1, 5);
     for (int64_t i = 0; i < 5; i++) {
         cup_tensor *position = cup_tensor_from(c, CUP_I64, 1, (int64_t[]){1}, &i);
-        cup_tensor *y = cup_gpt_read_at(cache, tokens(c, i, i + 1), position);
+        cup_tensor *y = cup_gpt_read_at(cache, sharp_tokens(c, 1, i, i + 1), position);
         EXPECT_INT(cup_tensor_read(y, last, sizeof last), CUP_OK);
         EXPECT(near(*last, all[i], 1e-4));
     }

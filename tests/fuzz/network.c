@@ -17,7 +17,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     for (int i = 0; i < count && status == CUP_OK; i++) {
         const cup__network_line *l = &lines[i];
         MUST(cup__network_word(l->kind)[0] && l->number > 0);
-        MUST(l->count >= -2 && l->count <= 1 << 30 && l->padding >= -1 && l->kernel >= 0);
+        MUST(l->count >= -2 && l->count <= 1 << 30 && l->kernel >= 0);
+        MUST(l->padding >= (l->kind == CUP__STEP_CONV ? -2 : -1));
         MUST(l->part >= 0 && l->part < 1e30 && l->dropout >= 0);
     }
     cup_error_clear(c);

@@ -44,12 +44,10 @@ static cup_tokenizer *load_tokenizer(const export_given *given, cup_context *c)
 /* The adapters alone, with the place of the model that a run had them beside, and the tokenizer. */
 static void export_adapters(const export_given *given, cup_gpt *m, const cup_tokenizer *t)
 {
-    char base[PATH_MAX], path[PATH_MAX];
-    int length = snprintf(path, sizeof path, "%s/tokenizer.json", given->out);
+    char base[PATH_MAX];
     if (cup_gpt_base(m->context, given->from, base, sizeof base) == CUP_OK &&
-        cup_gpt_adapters_export(m, given->out, base) == CUP_OK && t && length > 0 &&
-        (size_t)length < sizeof path)
-        cup_tokenizer_export(m->context, t, path);
+        (!t || cup_gpt_tokenizer_publish(m, t, given->out) == CUP_OK))
+        cup_gpt_adapters_export(m, given->out, base);
 }
 
 static void write_model(const export_given *given, cup_gpt *m)
@@ -112,7 +110,11 @@ const cli_verb verb_export = {
             "with experts as a Mixtral or a Qwen 3 MoE; one that was read from such a folder as "
             "the same family, a Mistral too; and where the tokenizer is bpe tokenizer.json, with "
             "tokenizer_config.json and generation_config.json, which say what begins and ends a "
-            "text. cupola train --from and cupola generate --from read such folders.\n\n"
+            "text. Where the tokenizer came from such a folder these two are that folder's, byte "
+            "for byte, with its chat template (in tokenizer_config.json or chat_template.jinja) "
+            "and special_tokens_map.json; only the model_max_length of a model with learned "
+            "positions becomes its context where it was more. cupola train --from and cupola "
+            "generate --from read such folders.\n\n"
             "Of a run that trained adapters (cupola train --lora) these are written as peft reads "
             "them, adapter_config.json and adapter_model.safetensors; with --merge the model with "
             "them in its weights.",

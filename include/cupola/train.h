@@ -182,9 +182,9 @@ CUP_API cup_status cup_gpt_export(cup_gpt *m, const char *folder);
 /* How such a folder is written. */
 typedef struct cup_publish_options {
     size_t size; /* of this struct, see CUP_OPTIONS */
-    /* Is written too, as tokenizer.json, with tokenizer_config.json and generation_config.json,
-     * which say what begins and ends a text, as config.json does then. NULL: is the caller's.
-     * CUP_UNSUPPORTED of one of characters. */
+    /* Is written too, as by cup_gpt_tokenizer_publish, with generation_config.json, which says what
+     * begins and ends a text, as config.json does then; that of its own folder, where it came with
+     * one. NULL: is the caller's. CUP_UNSUPPORTED of one of characters. */
     const cup_tokenizer *tokenizer;
     /* Weights of more bytes than this become model-00001-of-0000N.safetensors and so on, with
      * model.safetensors.index.json, each of which has no more, unless it is one tensor. 0: 5e9. An
@@ -195,6 +195,16 @@ typedef struct cup_publish_options {
 /* The same as cup_gpt_export with options; NULL: all defaults. */
 CUP_API cup_status cup_gpt_publish(cup_gpt *m, const char *folder,
                                    const cup_publish_options *options);
+
+/* Writes a model's tokenizer to a folder as transformers read one: tokenizer.json, and
+ * tokenizer_config.json with the model's context and what begins and ends a text. One that was read
+ * from such a folder, and kept in a run's checkpoints since, has that folder's files again byte for
+ * byte: tokenizer_config.json, special_tokens_map.json and chat_template.jinja; `model_max_length`
+ * alone becomes the context of a model with learned positions where it was more. CUP_UNSUPPORTED of
+ * one of characters, CUP_ARGUMENT where one of the latter two lies in the folder already and the
+ * tokenizer came without: it would be read with this one. */
+CUP_API cup_status cup_gpt_tokenizer_publish(cup_gpt *m, const cup_tokenizer *t,
+                                             const char *folder);
 
 /* Writes a model's adapters alone, as peft reads them: a folder with adapter_config.json, which
  * names `base`, the folder or name of the model they stand beside, or NULL, and

@@ -133,6 +133,8 @@ cup_status cup__tokenizer_parse(cup__error *error, const cup__json *json, cup_to
     cup_status status = t->calls->load(error, json, t);
     if (status == CUP_OK)
         status = cup__around_load(error, json, t);
+    if (status == CUP_OK)
+        status = cup__kept_load(error, json, t);
     *out = keep_if(status, t);
     return status;
 }
@@ -147,6 +149,8 @@ static cup_status read_beside(cup__error *error, const char *path, cup_tokenizer
     if (slash)
         folder[slash - path + 1] = 0;
     cup_status status = cup__around_beside(error, folder, t);
+    if (status == CUP_OK)
+        status = cup__kept_beside(error, folder, t);
     cup__free(folder);
     return status;
 }
@@ -225,6 +229,7 @@ cup_status cup__tokenizer_text(cup__error *error, const cup_tokenizer *t, cup__t
     cup__json_add_integer(&writer, "schema", 1);
     cup__json_add_string(&writer, "kind", t->calls->kind);
     cup__around_save(t, &writer);
+    cup__kept_save(t, &writer);
     t->calls->save(t, &writer);
     cup__json_close(&writer);
     *out = writer.text;
@@ -263,6 +268,7 @@ void cup_tokenizer_free(cup_tokenizer *t)
     cup__free(t->word_tokens);
     cup__map_free(&t->characters);
     cup__free(t->pieces);
+    cup__kept_free(t);
     cup__free(t);
 }
 

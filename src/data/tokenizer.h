@@ -51,6 +51,17 @@ typedef struct cup__around {
     int front_count, behind_count, end_count;
 } cup__around;
 
+/* Files that lie beside the tokenizer of a published model, and are kept for who reads it next. */
+typedef enum cup__kept {
+    CUP__KEPT_WORDS,
+    CUP__KEPT_SPECIAL,
+    CUP__KEPT_TEMPLATE,
+    CUP__KEPT_GENERATION,
+    CUP__KEPT
+} cup__kept;
+
+extern const char *const cup__kept_names[CUP__KEPT];
+
 typedef struct cup__tokenizer_calls {
     const char *kind;
     /* What encoding keeps from text to text is *work, NULL at first. */
@@ -69,6 +80,7 @@ struct cup_tokenizer {
     int32_t *special;
     size_t special_count;
     cup__around around;
+    cup__text kept[CUP__KEPT]; /* byte for byte; no bytes where there was no such file */
     /* Of a character tokenizer. */
     uint32_t *codes; /* of the tokens, rising */
     /* Of a BPE tokenizer. */
@@ -172,6 +184,12 @@ void cup__around_save(const cup_tokenizer *t, cup__json_writer *writer);
 void cup__around_complete(cup_tokenizer *t);
 /* Writes them as "post_processor". */
 void cup__around_export(const cup_tokenizer *t, cup__json_writer *writer);
+/* Reads the files that are kept, of a folder or a file of ours, and writes them to the latter.
+ * Those that are too large, or not what their names say, are refused. */
+cup_status cup__kept_beside(cup__error *error, const char *folder, cup_tokenizer *t);
+cup_status cup__kept_load(cup__error *error, const cup__json *json, cup_tokenizer *t);
+void cup__kept_save(const cup_tokenizer *t, cup__json_writer *writer);
+void cup__kept_free(cup_tokenizer *t);
 /* The token that parts documents: "<|endoftext|>" where it ends texts, else the first that does;
  * -1 where none does. */
 int32_t cup__around_parting(const cup_tokenizer *t);

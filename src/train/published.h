@@ -60,6 +60,19 @@ cup_status cup__published_each(cup__published_walk *walk);
 cup_status cup__published_weights(cup_context *c, const char *folder, const cup_named *views,
                                   int64_t count, int64_t most);
 
+/* Ends a document and writes it to a folder. */
+cup_status cup__published_json(cup_context *c, const char *folder, const char *name,
+                               cup__json_writer *json);
+
+/* Whether others read a tokenizer, and the folder has no file of another one that would stand
+ * beside it. */
+cup_status cup__published_tokenizer_check(cup_context *c, const cup_tokenizer *t,
+                                          const char *folder);
+/* What begins and ends a text, as keys of an object; and how texts are written by a model,
+ * generation_config.json. */
+void cup__published_ids(const cup_tokenizer *t, cup__json_writer *json);
+cup_status cup__published_generation(cup_context *c, const cup_tokenizer *t, const char *folder);
+
 /* The config of a folder that holds one, with its defaults, and its family. */
 cup_status cup__published_read(cup_context *c, const char *folder, cup_gpt_config *config,
                                const cup__published_family **family);

@@ -1,5 +1,4 @@
-/* Models written as others publish them: config.json, safetensors, and the tokenizer with what it
- * says of the beginning and the end of a text. */
+/* Models written as others publish them: config.json, safetensors, and the tokenizer. */
 #include <string.h>
 
 #include "base/file.h"
@@ -40,47 +39,6 @@ static cup_status add(void *user, const char *name, cup_tensor *view)
     return CUP_OK;
 }
 
-/* Ends the document and writes it. */
-static cup_status write_json(const writing *w, const char *name, cup__json_writer *json)
-{
-    cup_context *c = w->model->context;
-    cup__json_close(json);
-    char *path = cup__path_join(w->folder, name);
-    if (!path || json->text.failed)
-        no_memory(&c->error);
-    else
-        cup_file_write(c, path, json->text.bytes, json->text.length);
-    cup__free(path);
-    cup__text_free(&json->text);
-    return c->error.status;
-}
-
-/* None as null, since families have their own where a file says nothing; one as a number, several
- * as a list. */
-static void write_ends(const cup__around *around, cup__json_writer *json)
-{
-    if (around->end_count == 0)
-        cup__json_add_null(json, "eos_token_id");
-    if (around->end_count == 1)
-        cup__json_add_integer(json, "eos_token_id", around->ends[0]);
-    if (around->end_count < 2)
-        return;
-    cup__json_open(json, "eos_token_id", CUP__JSON_ARRAY);
-    for (int i = 0; i < around->end_count; i++)
-        cup__json_add_integer(json, NULL, around->ends[i]);
-    cup__json_close(json);
-}
-
-static void write_ids(const writing *w, cup__json_writer *json)
-{
-    const cup__around *around = &w->options.tokenizer->around;
-    if (around->begin >= 0)
-        cup__json_add_integer(json, "bos_token_id", around->begin);
-    else
-        cup__json_add_null(json, "bos_token_id");
-    write_ends(around, json);
-}
-
 static const char *word_of(cup_dtype dtype)
 {
     return dtype == CUP_BF16  ? "bfloat16"
@@ -99,65 +57,9 @@ static cup_status write_config(const writing *w)
     cup__json_add_string(&json, "model_type", w->family->model_type);
     w->family->write(&w->model->config, &json);
     if (w->options.tokenizer)
-        write_ids(w, &json);
+        cup__published_ids(w->options.tokenizer, &json);
     cup__json_add_string(&json, "torch_dtype", word_of(w->model->dtype));
-    return write_json(w, "config.json", &json);
-}
-
-static cup_status write_generation(const writing *w)
-{
-    cup__json_writer json = {.lines = 1};
-    cup__json_open(&json, NULL, CUP__JSON_OBJECT);
-    write_ids(w, &json);
-    return write_json(w, "generation_config.json", &json);
-}
-
-static bool is_put(const int32_t *list, int count, int32_t token)
-{
-    int i = 0;
-    while (i < count && list[i] != token)
-        i++;
-    return i < count;
-}
-
-static void write_token(const writing *w, const char *key, int32_t token, char *name,
-                        cup__json_writer *json)
-{
-    if (token >= 0)
-        cup__json_add_string(json, key, cup__tokenizer_name(w->options.tokenizer, token, name));
-}
-
-static cup_status write_words(const writing *w)
-{
-    char name[CUP__MOST_NAME];
-    const cup__around *around = &w->options.tokenizer->around;
-    int32_t end = around->end_count ? around->ends[0] : -1;
-    cup__json_writer json = {.lines = 1};
-    cup__json_open(&json, NULL, CUP__JSON_OBJECT);
-    cup__json_add_string(&json, "tokenizer_class", "PreTrainedTokenizerFast");
-    write_token(w, "bos_token", around->begin, name, &json);
-    write_token(w, "eos_token", end, name, &json);
-    if (around->begin >= 0)
-        cup__json_add_boolean(&json, "add_bos_token",
-                              is_put(around->front, around->front_count, around->begin));
-    if (end >= 0)
-        cup__json_add_boolean(&json, "add_eos_token",
-                              is_put(around->behind, around->behind_count, end));
-    cup__json_add_boolean(&json, "clean_up_tokenization_spaces", false);
-    cup__json_add_integer(&json, "model_max_length", w->model->config.context);
-    return write_json(w, "tokenizer_config.json", &json);
-}
-
-static cup_status write_tokenizer(const writing *w)
-{
-    cup_context *c = w->model->context;
-    char *path = cup__path_join(w->folder, "tokenizer.json");
-    cup_status status = path ? cup_tokenizer_export(c, w->options.tokenizer, path)
-                             : no_memory(&c->error);
-    cup__free(path);
-    CUP_TRY(status);
-    CUP_TRY(write_words(w));
-    return write_generation(w);
+    return cup__published_json(w->model->context, w->folder, "config.json", &json);
 }
 
 static cup_status write_weights(writing *w)
@@ -166,6 +68,14 @@ static cup_status write_weights(writing *w)
     cup__published_walk walk = {w->model, w->family, add, w};
     CUP_TRY(cup__published_each(&walk));
     return cup__published_weights(c, w->folder, w->list, w->count, w->options.part_bytes);
+}
+
+/* With how texts are written by the model, which an adapter's folder leaves to the model's. */
+static cup_status write_tokenizer(const writing *w)
+{
+    const cup_tokenizer *t = w->options.tokenizer;
+    CUP_TRY(cup_gpt_tokenizer_publish(w->model, t, w->folder));
+    return cup__published_generation(w->model->context, t, w->folder);
 }
 
 static cup_status write_all(writing *w)
@@ -198,20 +108,14 @@ static cup_status check(const cup_gpt *m, const char *folder)
     return CUP_OK;
 }
 
-static cup_status check_options(cup_context *c, cup_publish_options *o)
+static cup_status check_options(cup_context *c, const char *folder, cup_publish_options *o)
 {
     if (o->part_bytes < 0)
         return cup__fail(&c->error, CUP_ARGUMENT,
                          "export: parts of %lld bytes cannot be; give 1 or more, or 0 for 5 GB",
                          (long long)o->part_bytes);
     o->part_bytes = o->part_bytes ? o->part_bytes : PART_BYTES;
-    const char *kind = cup_tokenizer_kind(o->tokenizer);
-    if (!o->tokenizer || !strcmp(kind, "bpe"))
-        return CUP_OK;
-    return cup__fail(&c->error, CUP_UNSUPPORTED,
-                     "export: a tokenizer of kind %s is none that others read; leave it out, or "
-                     "train with one of kind bpe",
-                     kind);
+    return o->tokenizer ? cup__published_tokenizer_check(c, o->tokenizer, folder) : CUP_OK;
 }
 
 static int64_t most_tensors(const writing *w)
@@ -231,7 +135,7 @@ cup_status cup_gpt_publish(cup_gpt *m, const char *folder, const cup_publish_opt
     CUP_TRY(check(m, folder));
     writing w = {m, cup__published_family_of(&m->config), folder, {0}, NULL, 0};
     CUP_TRY(cup__options_take(&c->error, "cup_gpt_publish", &w.options, sizeof w.options, options));
-    CUP_TRY(check_options(c, &w.options));
+    CUP_TRY(check_options(c, folder, &w.options));
     if (!w.family)
         return cup__fail(&c->error, CUP_UNSUPPORTED,
                          "export: a GPT is published as a GPT-2 (learned positions, layernorm, "

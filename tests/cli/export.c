@@ -221,3 +221,38 @@ TEST(generate_ends_where_the_files_of_the_model_say)
     EXPECT_INT(cupola(folder, BEST " --texts 2"), 0);
     EXPECT_CONTAINS(out, "\"tokens\": 0");
 }
+
+/* Through a checkpoint and a resume, in a whole model and beside adapters. */
+TEST(export_keeps_the_files_beside_a_tokenizer)
+{
+    static const char *const files[][2] = {
+        {"tokenizer_config.json", "{ \"chat_template\": \"{{ messages }}\" }"},
+        {"special_tokens_map.json", "{\"eos_token\":   \"<|endoftext|>\"}"},
+        {"chat_template.jinja", "{% for m in messages %}\n\"{{ m }}\"\t{% endfor %}"},
+        {"generation_config.json", "{\"top_k\": 20, \"eos_token_id\": []}\n\n"}};
+    const char *folder = test_folder();
+    char path[512], text[3000];
+    for (size_t i = 0; i < sizeof text; i++)
+        text[i] = "abcd efg\n"[(i * i / 7 + i / 3) % 9];
+    snprintf(path, sizeof path, "%s/text.txt", folder);
+    EXPECT_INT(cup__file_write(NULL, path, text, sizeof text), CUP_OK);
+    EXPECT_INT(cupola(folder, "train --out a --tokenizer bpe --vocabulary 280 " TINY LLAMA), 0);
+    EXPECT_INT(cupola(folder, "export --from a --out b"), 0);
+    for (int i = 0; i < 4; i++) {
+        snprintf(path, sizeof path, "%s/b/%s", folder, files[i][0]);
+        EXPECT_INT(cup__file_write(NULL, path, files[i][1], strlen(files[i][1])), CUP_OK);
+    }
+    EXPECT_INT(cupola(folder, "train --from b --out c " TINY), 0);
+    EXPECT_INT(cupola(folder, "train --resume --out c --steps 3 " TINY), 0);
+    EXPECT_INT(cupola(folder, "export --from c --out d"), 0);
+    EXPECT_INT(cupola(folder, "train --from b --lora 2 --out e " TINY), 0);
+    EXPECT_INT(cupola(folder, "export --from e --out f"), 0);
+    for (int i = 0; i < 4; i++)
+        EXPECT_INT(test_command(out, sizeof out, "cd '%s/b' && cmp %s ../d/%s && %s cmp %s ../f/%s",
+                                folder, files[i][0], files[i][0], i == 3 ? "!" : "", files[i][0],
+                                files[i][0]),
+                   0);
+    /* No other template than its own. */
+    EXPECT(cupola(folder, "export --from a --out d") != 0);
+    EXPECT_CONTAINS(out, "is of another tokenizer");
+}

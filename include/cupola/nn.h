@@ -128,8 +128,8 @@ CUP_API cup_gpt *cup_gpt_new(cup_context *c, cup_dtype dtype, const cup_gpt_conf
 CUP_API void cup_gpt_free(cup_gpt *m);
 /* The same, shared out to the processes of a communicator, see cup_parameters_among: each has an
  * equal part of the heads, or one of the heads of keys with others where these are fewer, of what
- * is hidden in MLPs, and of the rows of the embedding and the head. CUP_ARGUMENT, with the number
- * to change, where these cannot be shared out equally, and CUP_UNSUPPORTED with experts. Dropout
+ * is hidden in MLPs or in each of the experts, and of the rows of the embedding and the head.
+ * CUP_ARGUMENT, with the number to change, where these cannot be shared out equally. Dropout
  * drops what it does in one process, where all have the same random numbers. All of them call
  * cup_gpt_loss and cup_gpt_logits together, which give each the whole; what is read by a cache has
  * one process. */
@@ -158,8 +158,7 @@ CUP_API cup_status cup_gpt_merge(cup_gpt *m);
  * that is the head too, "wte.weight" is in the first stage and in the last. Weights begin as those
  * of the whole, and dropout drops what it does in the whole, where each stage begins a batch at the
  * same place in the context's random numbers, as a cup_loop's do. CUP_ARGUMENT where there are no
- * such blocks, CUP_UNSUPPORTED with experts and `among`. What is of a whole model refuses it, but
- * for cup_parameters_*. */
+ * such blocks. What is of a whole model refuses it, but for cup_parameters_*. */
 CUP_API cup_gpt *cup_gpt_stage_new(cup_context *c, cup_dtype dtype, int64_t first, int64_t end,
                                    const cup_gpt_config *config, cup_comm *among);
 

@@ -48,7 +48,11 @@ typedef enum cup_part {
     CUP_PART_WHOLE = 0,
     CUP_PART_ROWS = 1,   /* an equal part of its first dimension */
     CUP_PART_COLUMNS = 2, /* of its second */
-    CUP_PART_EXPERTS = 3  /* of its first, in a list for cup_parameters_experts */
+    CUP_PART_EXPERTS = 3, /* of its first, in a list for cup_parameters_experts */
+    /* Of matrices [experts,rows,columns] the same there, and in a list for cup_parameters_among of
+     * the rows of each, or of its columns; sections are of these. */
+    CUP_PART_EXPERTS_ROWS = 4,
+    CUP_PART_EXPERTS_COLUMNS = 5
 } cup_part;
 
 /* What a parameter is. */

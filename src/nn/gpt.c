@@ -20,7 +20,8 @@ static void sections_of(const cup_gpt_config *g, const cup__gpt_tensor *t, int64
         to[0] = g->heads * size;
         to[1] = to[2] = g->kv_heads * size;
     }
-    if (t->shape[0] == CUP__EXTENT_UP && g->mlp == CUP_MLP_KIND_SWIGLU)
+    bool up = t->shape[0] == CUP__EXTENT_UP || t->shape[1] == CUP__EXTENT_UP;
+    if (up && g->mlp == CUP_MLP_KIND_SWIGLU)
         to[0] = to[1] = g->hidden;
 }
 
@@ -251,15 +252,11 @@ static cup_status take_bounds(cup_gpt *m, const int64_t *bounds, int chunks)
     return check_stage(m);
 }
 
-/* Each expert is whole. */
+/* Of those who have some of them each expert is whole. */
 static cup_status check_experts(const cup_gpt *m, sharers s)
 {
     cup_context *c = m->context;
     int64_t processes = cup_comm_count(s.experts);
-    if (m->config.experts > 0 && cup_comm_count(s.among) > 1)
-        return cup_fail(c, CUP_UNSUPPORTED,
-                        "gpt: a model with experts has no parts that processes share out but for "
-                        "the experts themselves; leave out what says so");
     if (m->config.experts % processes || (processes > 1 && m->config.experts == 0))
         return cup_fail(c, CUP_ARGUMENT,
                         "gpt: %lld experts in a block cannot be shared out equally to %lld "

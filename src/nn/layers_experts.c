@@ -11,7 +11,10 @@
  * and none is padded (Gale and others 2022, "MegaBlocks"). Shapes do not depend on where rows go,
  * nor is the device asked, so that a step can be captured in a graph. Where processes share out the
  * experts (cup_parameters_experts), rows go to them and back in two exchanges; each process has
- * room for all rows of all processes, or with a capacity for so many of them. */
+ * room for all rows of all processes, or with a capacity for so many of them. Where they share out
+ * a model (cup_parameters_among), each has a part of `hidden` of every expert, which is a multiple
+ * of the processes, and the router whole: of x, which has the same bits on all, all make the same
+ * choices, and one sum puts their parts of the result together. */
 typedef struct cup_experts_layer {
     cup_layer layer;
     cup_tensor *router, *up, *down;
@@ -106,9 +109,13 @@ cup_status cup__experts_layer_make(cup_experts_layer *layer, cup_parameters *lis
                                .decay = true};
     layer->router =
         cup_parameter_new(list, "router", 2, (int64_t[]){s->experts, s->width}, &p);
-    p.part = CUP_PART_EXPERTS;
+    p.part = CUP_PART_EXPERTS_ROWS;
+    if (layer->activation == CUP_ACTIVATION_SWIGLU)
+        p.sections[0] = p.sections[1] = s->hidden;
     layer->up = cup_parameter_new(list, "up", 3, (int64_t[]){s->experts, up, s->width}, &p);
     p.deviation *= shrink;
+    p.part = CUP_PART_EXPERTS_COLUMNS;
+    p.sections[0] = p.sections[1] = 0;
     layer->down =
         cup_parameter_new(list, "down", 3, (int64_t[]){s->experts, s->width, s->hidden}, &p);
     return cup_error(cup__parameters_context(list));
@@ -128,13 +135,19 @@ cup_status cup_experts_layer_new(cup_experts_layer *layer, cup_parameters *list,
     return cup__layer_end(layer, sizeof *layer);
 }
 
-/* Whether the three belong together; up and down may be a part of the experts. */
+/* Those who have the other experts, or the other parts of all of them; or NULL. */
+static cup_comm *sharers_of(const cup_parameters *list, const cup_tensor *up, bool parts)
+{
+    const cup__portion *part = cup__parameters_part(list, up);
+    return part && (part->axis > 0) == parts ? part->comm : NULL;
+}
+
+/* Whether the three belong together; up and down may be a part of the experts, or of each. */
 static bool fit(const cup_experts_layer *layer, const cup_parameters *list, const cup_tensor *r,
                 const cup_tensor *up, const cup_tensor *down)
 {
-    const cup__portion *part = cup__parameters_part(list, up);
     int64_t halves = layer->activation == CUP_ACTIVATION_SWIGLU ? 2 : 1;
-    int64_t here = r->ndim == 2 ? r->shape[0] / (part ? cup_comm_count(part->comm) : 1) : 0;
+    int64_t here = r->ndim == 2 ? r->shape[0] / cup_comm_count(sharers_of(list, up, false)) : 0;
     return r->ndim == 2 && up->ndim == 3 && down->ndim == 3 && up->shape[0] == here &&
            down->shape[0] == here && up->shape[2] == r->shape[1] &&
            down->shape[1] == r->shape[1] && up->shape[1] == halves * down->shape[2];
@@ -371,6 +384,14 @@ static cup_tensor *cost_of(const routing *r)
     return cost;
 }
 
+/* Each process has a part of the width inside the experts, and gives with it a part of the sum. */
+static cup_tensor *sum_parts(const cup_experts_layer *layer, cup_tensor *y)
+{
+    cup_parameters *list = layer->layer.parameters;
+    cup_comm *parts = sharers_of(list, layer->up, true);
+    return parts ? cup__rows_sum(list, parts, y) : y;
+}
+
 static cup_status check_input(const cup_experts_layer *layer, cup_context *c, const cup_tensor *x)
 {
     char text[CUP__SHAPE_TEXT];
@@ -389,16 +410,16 @@ cup_tensor *cup_experts_layer_pass(const cup_experts_layer *layer, cup_tensor *x
         *cost = NULL;
     if (!c || check_input(layer, c, x) != CUP_OK)
         return NULL;
-    const cup__portion *part = cup__parameters_part(layer->layer.parameters, layer->up);
-    routing r = {.c = c, .layer = layer, .comm = part ? part->comm : NULL, .each = layer->each,
-                 .experts = layer->router->shape[0]};
+    cup_parameters *list = layer->layer.parameters;
+    routing r = {.c = c, .layer = layer, .comm = sharers_of(list, layer->up, false),
+                 .each = layer->each, .experts = layer->router->shape[0]};
     cup_tensor *y = NULL, *extra = NULL;
     r.rows = x->count / layer->router->shape[1];
     cup_scope_open(c);
     r.x = cup_reshape(c, x, 2, (int64_t[]){r.rows, layer->router->shape[1]});
     if (choose(&r) == CUP_OK && group(&r) == CUP_OK) {
         y = cup__rows_weighed(c, r.comm ? compute_elsewhere(&r) : compute_here(&r), r.weight);
-        y = cup_reshape(c, y, x->ndim, x->shape);
+        y = sum_parts(layer, cup_reshape(c, y, x->ndim, x->shape));
         extra = cost ? cost_of(&r) : NULL;
     }
     cup_status status = cup_scope_return_all(c, (cup_tensor *[]){y, extra}, 2);

@@ -277,11 +277,8 @@ static cup_status make_tensor(cup_parameters *root, entry *e, cup_dtype dtype, i
 {
     cup_context *c = root->context;
     const cup_parameter_options *o = &e->options;
-    cup_comm *sharers =
-        o->part == CUP_PART_EXPERTS ? root->modes.experts : root->modes.among;
-    e->divided = sharers && o->part != CUP_PART_WHOLE;
-    if (e->divided)
-        CUP_TRY(cup__part_set(c, e->name, ndim, shape, o, sharers, &e->part));
+    CUP_TRY(cup__part_set(c, e->name, ndim, shape, o, &root->modes, &e->part));
+    e->divided = e->part.comm != NULL;
     e->tensor = cup__initial(c, e->name, dtype, ndim, shape, o);
     if (!e->tensor)
         return c->error.status;

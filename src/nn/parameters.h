@@ -44,9 +44,11 @@ const cup__portion *cup__parameters_part(const cup_parameters *list, const cup_t
 const cup__portion *cup__parameters_part_named(const cup_parameters *list, const char *name,
                                             size_t length);
 
-/* Checks that a whole of that shape can be shared out as the options ask. */
+/* What a process has of a whole of that shape where processes share out the list as the modes say;
+ * without a communicator where it has the whole. Checks that it can be shared out so. */
 cup_status cup__part_set(cup_context *c, const char *name, int ndim, const int64_t *shape,
-                         const cup_parameter_options *options, cup_comm *m, cup__portion *out);
+                         const cup_parameter_options *options, const cup__parameters_modes *modes,
+                         cup__portion *out);
 /* The shape of the whole of a part; this process's part of a whole; and the whole of the parts that
  * all of the communicator bring. New tensors of no gradient. */
 cup__shape cup__part_whole_shape(const cup_tensor *t, const cup__portion *part);

@@ -6,7 +6,7 @@
 #include "optim/optimizer.h"
 
 static cup_status check_sections(cup_context *c, const char *name, int64_t size,
-                                 const cup__portion *part)
+                                 const cup__portion *part, const char *what)
 {
     int64_t sum = 0;
     for (int i = 0; i < part->sections; i++) {
@@ -16,33 +16,53 @@ static cup_status check_sections(cup_context *c, const char *name, int64_t size,
             return cup__fail(&c->error, CUP_ARGUMENT,
                              "parameter %.200s: %lld %s cannot be shared out equally to %d "
                              "processes; take a number of them that divides it",
-                             name, (long long)section, part->axis ? "columns" : "rows",
-                             cup_comm_count(part->comm));
+                             name, (long long)section, what, cup_comm_count(part->comm));
     }
     if (sum == size)
         return CUP_OK;
     return cup__fail(&c->error, CUP_ARGUMENT,
                      "parameter %.200s: its sections are %lld %s together, and it has %lld", name,
-                     (long long)sum, part->axis ? "columns" : "rows", (long long)size);
+                     (long long)sum, what, (long long)size);
 }
 
-cup_status cup__part_set(cup_context *c, const char *name, int ndim, const int64_t *shape,
-                         const cup_parameter_options *o, cup_comm *m, cup__portion *out)
+static cup_status set_sections(cup_context *c, const char *name, int ndim, const int64_t *shape,
+                               const cup_parameter_options *o, cup__portion *out)
 {
-    int axis = o->part == CUP_PART_COLUMNS;
-    *out = (cup__portion){.comm = m, .axis = axis, .rows = o->rows};
-    if ((int)o->part < 0 || o->part > CUP_PART_EXPERTS || ndim <= axis ||
-        ndim >= CUP_MAX_DIMS || !shape)
-        return cup__fail(&c->error, CUP_ARGUMENT,
-                         "parameter %.200s: there is no part %d of %d dimensions", name,
-                         (int)o->part, ndim);
-    while (out->sections < 3 && o->sections[out->sections]) {
+    bool last = ndim > 1 && out->axis == ndim - 1;
+    for (; out->sections < 3 && o->sections[out->sections]; out->sections++)
         out->section[out->sections] = o->sections[out->sections];
-        out->sections++;
-    }
     if (!out->sections)
-        out->section[out->sections++] = shape[axis];
-    return check_sections(c, name, shape[axis], out);
+        out->section[out->sections++] = shape[out->axis];
+    return check_sections(c, name, shape[out->axis], out, last ? "columns" : "rows");
+}
+
+/* Whole experts are shared out along the first dimension, which is one section. */
+cup_status cup__part_set(cup_context *c, const char *name, int ndim, const int64_t *shape,
+                         const cup_parameter_options *o, const cup__parameters_modes *modes,
+                         cup__portion *out)
+{
+    static const int axes[] = {[CUP_PART_COLUMNS] = 1,
+                               [CUP_PART_EXPERTS_ROWS] = 1,
+                               [CUP_PART_EXPERTS_COLUMNS] = 2};
+    static const int parts = (int)(sizeof axes / sizeof *axes);
+    int part = (int)o->part;
+    bool matrices = part == CUP_PART_EXPERTS_ROWS || part == CUP_PART_EXPERTS_COLUMNS;
+    bool experts = part == CUP_PART_EXPERTS || (matrices && modes->experts);
+    *out = (cup__portion){.rows = o->rows};
+    if (part != CUP_PART_WHOLE)
+        out->comm = experts ? modes->experts : modes->among;
+    if (!out->comm)
+        return CUP_OK;
+    if (part > 0 && part < parts)
+        out->axis = experts ? 0 : axes[part];
+    if (part < 0 || part >= parts || ndim <= out->axis || ndim >= CUP_MAX_DIMS || !shape)
+        return cup__fail(&c->error, CUP_ARGUMENT,
+                         "parameter %.200s: there is no part %d of %d dimensions", name, part,
+                         ndim);
+    if (!(matrices && experts))
+        return set_sections(c, name, ndim, shape, o, out);
+    out->section[out->sections++] = shape[0];
+    return check_sections(c, name, shape[0], out, "experts");
 }
 
 cup__shape cup__part_whole_shape(const cup_tensor *t, const cup__portion *part)

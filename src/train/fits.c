@@ -58,6 +58,7 @@ static double rows_of_token(const cup_training *a)
 static double learned_experts(const cup_training *a)
 {
     double all = inside_experts(&a->model) / (a->expert > 1 ? (double)a->expert : 1);
+    all /= processes_of(a);
     return a->lora_rank ? 0 : all * (double)blocks_of(a) / (double)a->model.layers;
 }
 
@@ -142,12 +143,11 @@ static double kept_bytes(const cup_training *a)
     double heads = (double)(g->heads * cup__gpt_head_size(g));
     double qkv = (double)(cup__gpt_parts(g) * cup__gpt_head_size(g));
     double rows = g->experts > 0 ? rows_of_token(a) : 1;
-    double inside = (g->mlp == CUP_MLP_KIND_SWIGLU ? 3 : 2) * hidden;
+    double inside = rows * (g->mlp == CUP_MLP_KIND_SWIGLU ? 3 : 2) * hidden;
     /* Rows that go to experts, their results and these in order are there beside. */
-    if (g->experts > 0)
-        inside = rows * (inside + 4 * width);
+    double beside = g->experts > 0 ? 4 * rows * width : 0;
     double shared = heads + (g->qk_norm ? 2 : 1) * qkv + inside;
-    double block = 5 * width + shared / processes;
+    double block = 5 * width + beside + shared / processes;
     double layers = (double)blocks_of(a);
     double blocks = layers * block;
     double less[] = {[CUP_RECOMPUTE_POLICY_NONE] = 0,

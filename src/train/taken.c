@@ -160,10 +160,10 @@ static cup_status fill_columns(const theirs *t, cup_tensor *own, const cup__port
     return rows ? CUP_OK : t->m->context->error.status;
 }
 
-/* The matrix of an expert, where this process has it. */
+/* The matrix of an expert, where this process has it, or a part of it. */
 static cup_tensor *matrix_of(cup_tensor *all, const cup__portion *part, int64_t expert)
 {
-    if (part)
+    if (part && part->axis == 0)
         expert -= cup_comm_rank(part->comm) * all->shape[0];
     if (expert < 0 || expert >= all->shape[0])
         return NULL;
@@ -215,6 +215,9 @@ static cup_status take_row(theirs *t, const cup__published_family *family,
         return CUP_OK;
     cup_tensor *all = named[at].tensor;
     const cup__portion *part = part_of(m, own);
+    cup__portion of_matrix = part ? *part : (cup__portion){0};
+    of_matrix.axis -= routed;
+    const cup__portion *here = of_matrix.comm && of_matrix.axis >= 0 ? &of_matrix : NULL;
     for (int e = 0; e < (routed ? (int)m->config.experts : 1); e++) {
         cup_scope_open(m->context);
         cup_tensor *one = routed ? matrix_of(all, part, e) : all;
@@ -222,7 +225,7 @@ static cup_status take_row(theirs *t, const cup__published_family *family,
         t->name = name_in(t->file, family, name);
         t->transposed = row->transposed;
         cup_status status =
-            one ? fill_theirs(t, row, one, routed ? NULL : part) : m->context->error.status;
+            one ? fill_theirs(t, row, one, here) : m->context->error.status;
         cup_scope_close(m->context);
         CUP_TRY(status);
     }

@@ -237,7 +237,8 @@ TEST(launch_train_shares_out_experts)
     } refused[] = {
         {"--processes 2 --parallel ep=2", "0 experts in a block cannot be shared out equally"},
         {"--processes 2 --parallel ep=2 --experts 3", "3 experts in a block cannot be shared out"},
-        {"--processes 2 --parallel tp=2 --experts 2", "a model with experts has no parts"},
+        {"--processes 2 --parallel tp=2 --experts 2 --mlp swiglu --hidden 33",
+         "33 rows cannot be shared out equally to 2 processes"},
         {"--processes 4 --parallel tp=2,ep=2 --experts 2", "ep=2 shares out experts among copies"},
         {"--processes 2 --parallel ep=4", "experts among dp times cp processes"}};
     const char *folder = work_folder();
@@ -249,9 +250,13 @@ TEST(launch_train_shares_out_experts)
     snprintf(words, sizeof words, "%s --steps 15 --processes 4 --parallel ep=2 --out four", flat);
     EXPECT_INT(train(folder, words), 0);
     EXPECT_CONTAINS(out, "4 processes, joined by sockets; experts in 2 parts");
-    snprintf(words, sizeof words, "--layers 2 --steps 30 --resume --processes 4 --parallel "
+    snprintf(words, sizeof words, "--layers 2 --steps 22 --resume --processes 4 --parallel "
                                   "dp=4,ep=4 --out four");
     EXPECT_INT(train(folder, words), 0);
+    snprintf(words, sizeof words, "--layers 2 --steps 30 --resume --processes 4 --parallel "
+                                  "dp=2,tp=2 --zero 2 --out four");
+    EXPECT_INT(train(folder, words), 0);
+    EXPECT_CONTAINS(out, "2 share out the model: 1 stages by 2");
     expect_steps(folder, "one", "four", 1e-5, 30);
     for (size_t i = 0; i < sizeof refused / sizeof *refused; i++) {
         snprintf(words, sizeof words, "--steps 4 --accumulate 4 --out no %s", refused[i].options);
@@ -359,7 +364,8 @@ TEST(launch_train_with_split_states)
 TEST(launch_train_writes_a_sample)
 {
     static const char *const ways[] = {"--parallel tp=2", "--parallel pp=2 --save-background",
-                                       "--parallel ep=2 --experts 2", "--zero 3"};
+                                       "--parallel ep=2 --experts 2",
+                                       "--parallel tp=2 --experts 2", "--zero 3"};
     const char *folder = work_folder();
     for (size_t i = 0; i < sizeof ways / sizeof *ways; i++) {
         char words[300];

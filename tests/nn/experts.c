@@ -7,7 +7,7 @@
 #include "cupola/cupola.h"
 #include "test.h"
 
-enum { ROWS = 14, WIDTH = 6, HIDDEN = 5, EXPERTS = 4 };
+enum { ROWS = 14, WIDTH = 6, HIDDEN = 8, EXPERTS = 4 };
 
 /* A layer, how it is called, and what a plain computation has made of it. */
 typedef struct trial {
@@ -266,6 +266,71 @@ TEST(experts_shared_out_are_those_of_one)
     together(4, share, (void *)(uintptr_t)&trials[5]);
 }
 
+static double distance(cup_context *c, cup_tensor *a, cup_tensor *b)
+{
+    cup_tensor *d = cup_sub(c, a, b);
+    return d ? cup_tensor_item(cup_max(c, cup_abs(c, d), NULL, 0, false)) : NAN;
+}
+
+/* The places [from, from + size) along an axis of the halves of a tensor, side by side. */
+static cup_tensor *stretches(cup_context *c, cup_tensor *t, int axis, int halves, int rank,
+                             int count)
+{
+    cup_tensor *own[2];
+    int64_t size = HIDDEN / count;
+    for (int i = 0; i < halves; i++) {
+        int64_t starts[3] = {0}, sizes[] = {-1, -1, -1};
+        starts[axis] = i * HIDDEN + rank * size;
+        sizes[axis] = size;
+        own[i] = cup_slice(c, t, starts, 3, sizes, 3);
+    }
+    return cup_concat(c, own, halves, axis);
+}
+
+/* All have the same rows and a part of each expert. The gradients are those of the sum of all
+ * losses: of what all have they are that in sum. */
+static void split(cup_context *c, cup_comm *m, void *user)
+{
+    const trial *t = user;
+    int count = cup_comm_count(m), rank = cup_comm_rank(m), halves = t->gated ? 2 : 1;
+    cup_parameters *list = cup_parameters_new(c, CUP_F64), *all = cup_parameters_new(c, CUP_F64);
+    cup_experts_layer part, whole;
+    cup_parameters_among(list, m);
+    make(&part, list, t);
+    make(&whole, all, t);
+    cup_tensor *own = cup_require_grad(cup_copy(c, input(c, 0.7)));
+    cup_tensor *same = cup_require_grad(cup_copy(c, input(c, 0.7)));
+    cup_tensor *cost, *owed, *y = cup_experts_layer_pass(&part, own, &cost);
+    cup_tensor *z = cup_experts_layer_pass(&whole, same, &owed);
+    cup_tensor *loss = cup_sum(c, cup_add(c, cup_mul(c, y, y), cup_mul(c, z, z)), NULL, 0, false);
+    cup_backward(c, cup_add(c, loss, cup_add(c, cost, owed)));
+    cup_grad_recording(c, false);
+    cup_tensor *pairs[][2] = {
+        {y, z},
+        {cost, owed},
+        {cup_comm_mean(m, cup_grad(own)), cup_grad(same)},
+        {cup_comm_mean(m, cup_grad(part.router)), cup_grad(whole.router)},
+        {cup_scale(c, cup_grad(part.up), 1.0 / count),
+         stretches(c, cup_grad(whole.up), 1, halves, rank, count)},
+        {cup_scale(c, cup_grad(part.down), 1.0 / count),
+         stretches(c, cup_grad(whole.down), 2, 1, rank, count)},
+        {part.up, stretches(c, whole.up, 1, halves, rank, count)},
+        {part.down, stretches(c, whole.down, 2, 1, rank, count)}};
+    for (int i = 0; i < 8; i++)
+        if (!(distance(c, pairs[i][0], pairs[i][1]) < 1e-11))
+            wrong("parts of %d, number %d: %g away; %s", count, i,
+                  distance(c, pairs[i][0], pairs[i][1]), cup_error_text(c));
+    cup_parameters_free(list);
+    cup_parameters_free(all);
+}
+
+TEST(experts_in_parts_are_those_of_one)
+{
+    for (int i = 0; i < TRIALS; i++)
+        together(2, split, (void *)(uintptr_t)&trials[i]);
+    together(4, split, (void *)(uintptr_t)&trials[2]);
+}
+
 static void refuse_shared(cup_context *c, cup_comm *m, void *user)
 {
     cup_parameters *list = cup_parameters_new(c, CUP_F32);
@@ -278,7 +343,12 @@ static void refuse_shared(cup_context *c, cup_comm *m, void *user)
         wrong("a list was shared out twice");
     cup_error_clear(c);
     cup_experts_layer_new(&l, list, "moe", 4, 4, 3, 1, NULL);
-    if (!strstr(cup_error_text(c), "3 rows cannot be shared out equally to 2 processes"))
+    if (!strstr(cup_error_text(c), "3 experts cannot be shared out equally to 2 processes"))
+        wrong("not refused: %s", cup_error_text(c));
+    cup_error_clear(c);
+    cup_parameter_new(list, "own", 1, (int64_t[]){3},
+                      CUP_OPTIONS(cup_parameter_options, .part = CUP_PART_EXPERTS));
+    if (!strstr(cup_error_text(c), "own: 3 rows cannot be shared out equally to 2 processes"))
         wrong("not refused: %s", cup_error_text(c));
     cup_error_clear(c);
     cup_experts_layer_new(&l, list, "other", 4, 4, 2, 1, NULL);
@@ -287,6 +357,13 @@ static void refuse_shared(cup_context *c, cup_comm *m, void *user)
     cup_error_clear(c);
     if (cup_parameters_save(list, "nowhere") != CUP_UNSUPPORTED)
         wrong("a part was saved");
+    cup_error_clear(c);
+    cup_parameters_free(list);
+    list = cup_parameters_new(c, CUP_F32);
+    cup_parameters_among(list, m);
+    cup_experts_layer_new(&l, list, "moe", 4, 5, 3, 1, NULL);
+    if (!strstr(cup_error_text(c), "moe.up: 5 rows cannot be shared out equally to 2 processes"))
+        wrong("not refused: %s", cup_error_text(c));
     cup_error_clear(c);
     cup_parameters_free(list);
 }

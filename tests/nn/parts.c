@@ -17,7 +17,7 @@ typedef struct model {
     cup_parameters *list;
     cup_embedding_layer embedding;
     cup_linear_layer rows, columns;
-    cup_transformer_layer blocks[2];
+    cup_transformer_layer blocks[3];
 } model;
 
 static void make(model *m, cup_context *c, cup_comm *among)
@@ -40,6 +40,11 @@ static void make(model *m, cup_context *c, cup_comm *among)
                                           .rope = true, .qk_norm = true, .rmsnorm = true,
                                           .hidden = 20, .no_bias = true,
                                           .activation = CUP_ACTIVATION_SWIGLU));
+    cup_transformer_layer_new(&m->blocks[2], m->list, "mixed", WIDTH, 4,
+                              CUP_OPTIONS(cup_transformer_layer_options, .experts = 4,
+                                          .experts_each = 2, .rmsnorm = true, .hidden = 6,
+                                          .no_bias = true, .deviation = 0.3,
+                                          .activation = CUP_ACTIVATION_SWIGLU));
 }
 
 static cup_tensor *call(model *m, cup_context *c)
@@ -49,7 +54,8 @@ static cup_tensor *call(model *m, cup_context *c)
     cup_tensor *x = cup_embedding_layer_call(&m->embedding, ids);
     x = cup_add(c, x, cup_linear_layer_call(&m->columns, cup_linear_layer_call(&m->rows, x)));
     x = cup_transformer_layer_call(&m->blocks[0], x);
-    return cup_transformer_layer_call(&m->blocks[1], x);
+    x = cup_transformer_layer_call(&m->blocks[1], x);
+    return cup_transformer_layer_call(&m->blocks[2], x);
 }
 
 static void expect_alike(cup_context *c, cup_tensor *a, cup_tensor *b, double scale,
@@ -81,7 +87,7 @@ static void compare_gradients(cup_context *c, cup_comm *comm, model *part, model
         expect_alike(c, d, all, cup_comm_count(comm), named[i].name);
         cup_grad_recording(c, true);
     }
-    if (count != 25 || parts != (cup_comm_count(comm) > 1 ? 14 : 0))
+    if (count != 32 || parts != (cup_comm_count(comm) > 1 ? 18 : 0))
         wrong("%d of %d tensors are parts", parts, (int)count);
 }
 

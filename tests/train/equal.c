@@ -75,6 +75,11 @@ const equal_way equal_ways[] = {
     {.count = 8, .expert = 4},
     {.count = 8, .expert = 2, .zero = 2},
     {.count = 8, .expert = 4, .ring = 2},
+    /* And in parts of each. */
+    {.count = 2, .expert = 1, .tensor = 2},
+    {.count = 4, .expert = 1, .tensor = 2, .sequence = true, .zero = 1},
+    {.count = 4, .expert = 1, .tensor = 2, .stages = 2},
+    {.count = 4, .expert = 1, .tensor = 4},
 };
 
 const int equal_way_count = sizeof equal_ways / sizeof *equal_ways;

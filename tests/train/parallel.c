@@ -240,6 +240,18 @@ TEST(parallel_experts_that_all_have_are_the_run_of_one)
     together(2, run_beside_one, &(parts){.experts = 4, .ring = 2, .gated = true});
 }
 
+/* Of which each process has a part, and makes the choices of all. */
+TEST(parallel_experts_in_parts_of_a_model_are_the_run_of_one)
+{
+    together(2, run_beside_one, &(parts){.experts = 4, .tensor = 2, .dropout = 0.2});
+    together(4, run_beside_one,
+             &(parts){.experts = 4, .tensor = 2, .gated = true, .capacity = 1.25, .zero = 3});
+    together(4, run_beside_one,
+             &(parts){.experts = 2, .tensor = 4, .gated = true, .sequence = true});
+    together(4, run_beside_one, &(parts){.experts = 4, .tensor = 2, .stages = 2, .zero = 1});
+    together(4, run_beside_one, &(parts){.experts = 4, .tensor = 2, .ring = 2, .zero = 2});
+}
+
 /* Whose states, and gradients, are shared out once more among those who have the same ones. */
 TEST(parallel_experts_with_split_states_are_the_run_of_one)
 {
@@ -421,7 +433,7 @@ static void refuse(cup_context *c, cup_comm *comm, void *user)
         {{.experts = 3, .expert = 2}, 4, 0, "3 experts in a block cannot be shared out equally"},
         {{.expert = 2}, 4, 0, "0 experts in a block cannot be shared out equally to 2"},
         {{.tensor = 2, .sequence = true}, 4, 0.1, "share out tokens between blocks do not know of"},
-        {{.experts = 2, .tensor = 2}, 4, 0, "has no parts that processes share out but for"},
+        {{.experts = 2, .expert = 2, .tensor = 2}, 4, 0, "go with copies of all else; leave out"},
         {{.stages = 2, .blocks = few}, 4, 0, "have 2 blocks together"},
         {{.stages = 2, .blocks = none}, 4, 0, "stage 0 of 2 has 0 of the"},
         {{.stages = 2, .chunks = 3}, 4, 0, "chunk 2 of stage 0 of 2 has 0 of the 4 blocks"},

@@ -173,14 +173,22 @@ TEST(saved_parts_go_on_as_any_others)
 
 TEST(saved_experts_go_on_as_any_others)
 {
-    static const split splits[] = {{.processes = 2, .expert = 2, .background = true},
-                                   {.processes = 4, .expert = 4, .zero = 2, .background = true},
-                                   {.processes = 1},
-                                   {.processes = 4, .expert = 2, .zero = 3}};
-    cup_training a = training_of(true, 4);
-    run_pieces(in_folder("one"), &a, NULL, &one, 1);
-    run_pieces(in_folder("parts"), &a, NULL, splits, 4);
-    expect_losses(in_folder("one"), in_folder("parts"), (int)a.steps);
+    static const split splits[][4] = {
+        {{.processes = 2, .expert = 2, .background = true},
+         {.processes = 4, .expert = 4, .zero = 2, .background = true},
+         {.processes = 1},
+         {.processes = 4, .expert = 2, .zero = 3}},
+        {{.processes = 2, .tensor = 2, .background = true},
+         {.processes = 2, .expert = 2},
+         {.processes = 4, .tensor = 2, .stages = 2, .zero = 1},
+         {.processes = 1}}};
+    for (int i = 0; i < 2; i++) {
+        const char *whole = in_folder(i ? "one1" : "one0"), *parts = in_folder(i ? "two1" : "two0");
+        cup_training a = training_of(!i, 4);
+        run_pieces(whole, &a, NULL, &one, 1);
+        run_pieces(parts, &a, NULL, splits[i], 4);
+        expect_losses(whole, parts, (int)a.steps);
+    }
 }
 
 static int64_t size_of(const char *folder, const char *name)
@@ -388,13 +396,15 @@ TEST(saved_weights_begin_runs_of_parts)
 TEST(saved_weights_begin_runs_of_experts)
 {
     static const split splits[] = {{.processes = 2, .expert = 2},
-                                   {.processes = 4, .expert = 4, .zero = 2}};
+                                   {.processes = 4, .expert = 4, .zero = 2},
+                                   {.processes = 2, .tensor = 2},
+                                   {.processes = 4, .tensor = 2, .stages = 2}};
     cup_training a = training_of(true, 4);
     a.steps = 4;
     run_pieces(in_folder("own"), &a, NULL, splits, 1);
     publish(in_folder("own"), in_folder("published"));
-    expect_begins(&a, in_folder("own"), splits, 2);
-    expect_begins(&a, in_folder("published"), splits, 2);
+    expect_begins(&a, in_folder("own"), splits, 4);
+    expect_begins(&a, in_folder("published"), splits, 4);
 }
 
 /* In f32 that run goes on from weights in bf16. */

@@ -198,10 +198,6 @@ static int find_wish(const cli_call *call, const cup_training *a, plan_wish *wis
         return CLI_OK;
     int code = train_parallel(given, (int)given->gpus, &parts);
     int64_t each = parts.stages * parts.tensor * parts.ring;
-    if (!code && a->model.experts && parts.tensor > 1)
-        return cli_usage("--parallel %s: a model with experts has no parts but those of its "
-                         "experts; leave tp out",
-                         cli_shown(given->parallel));
     wish->split = (plan_split){.stages = parts.stages,
                                .tensor = parts.tensor,
                                .ring = parts.ring,

@@ -106,7 +106,7 @@ static int try_experts(search *r, plan_split split)
     const plan_scene *s = r->s;
     int64_t experts = s->training.model.experts, all = split.copies * split.ring;
     int code = try_chunks(r, split);
-    if (split.stages > 1)
+    if (split.stages * split.tensor > 1)
         return code;
     for (split.expert = 2; experts % split.expert == 0 && all % split.expert == 0 &&
                            split.expert <= s->cluster.each && experts > 0 && !code;
@@ -140,13 +140,12 @@ static int try_all(search *r)
     const plan_scene *s = r->s;
     int64_t gpus = s->cluster.gpus, layers = s->training.model.layers;
     int64_t most = layers < TRAIN_STAGES ? layers : TRAIN_STAGES;
-    bool mixed = s->training.model.experts > 0; /* which has no parts but its experts */
     int code = CLI_OK;
     if (r->wish->split.copies)
         return try_chunks(r, r->wish->split);
     for (int64_t tensor = 1; tensor <= s->cluster.each && !code; tensor++)
         for (int64_t stages = 1; gpus % tensor == 0 && stages <= most && !code; stages++)
-            if (gpus / tensor % stages == 0 && !(mixed && tensor > 1))
+            if (gpus / tensor % stages == 0)
                 code = try_rings(r, (plan_split){.copies = gpus / tensor / stages,
                                                  .stages = stages,
                                                  .tensor = tensor});

@@ -248,6 +248,37 @@ TEST(plan_shares_out_experts)
     cup__json_free(&json);
 }
 
+static double held_back(const cup__json_node *row, const char *key)
+{
+    return cup__json_number(cup__json_find(cup__json_find(row, "held_back_by"), key));
+}
+
+/* A part of each expert, too, and the sums of the blocks. */
+TEST(plan_shares_out_parts_of_experts)
+{
+    cup__json json;
+    double needed = 1e18;
+    for (int parts = 1; parts <= 4; parts *= 2) {
+        char words[300];
+        snprintf(words, sizeof words,
+                 MIXED "--recompute none --zero 0 --parallel dp=%d,tp=%d", 8 / parts, parts);
+        const cup__json_node *row = splits_of(words, &json);
+        EXPECT_INT((int64_t)number(row, "tp"), parts);
+        EXPECT(parts > 1 ? held_back(row, "tensor") > 0.01 : held_back(row, "tensor") == 0);
+        EXPECT(held_back(row, "experts") == 0);
+        EXPECT(number(row, "needed_bytes") < 0.75 * needed);
+        needed = number(row, "needed_bytes");
+        cup__json_free(&json);
+    }
+    /* Of experts that are wide, with few texts, they are what fits. */
+    const cup__json_node *row =
+        splits_of("--json --preset gpt2-350m --experts 3 --width 4096 --heads 32 --hidden 32768 "
+                  "--layers 8 --gpus 8 --texts 2 --zero 0",
+                  &json);
+    EXPECT(cup__json_find(row, "fits")->boolean && number(row, "tp") > 1);
+    cup__json_free(&json);
+}
+
 /* Stages of two chunks wait half as long, and keep as much on the first. */
 TEST(plan_interleaves_stages)
 {
@@ -375,7 +406,6 @@ TEST(plan_refuses_what_cannot_be_shared)
         {"--interleave 2", "--interleave is of several GPUs: give --gpus"},
         {"--gpus 4 --experts 4 --parallel dp=4,ep=2 --zero 3", "not known here; --zero 2 is"},
         {"--gpus 4 --experts 3 --parallel dp=4,ep=2", "does not share out 3 experts equally"},
-        {"--gpus 2 --experts 4 --parallel tp=2", "has no parts but those of its"},
         {"--experts-per-token 2", "of which there are none; set experts"},
         {"--gpus 13 --nodes 1 --parallel pp=13", "pp=13 are too many stages for 12 blocks"},
         {"--gpus 4 --parallel pp=2 --zero 3", "of a stage on its own; --zero 2 goes with it"},

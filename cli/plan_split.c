@@ -434,8 +434,6 @@ static bool divides(const plan_scene *s, const plan_split *split, char why[PLAN_
     else if (split->stages > most)
         snprintf(why, PLAN_WHY, "pp=%lld are too many stages for %lld blocks; take %lld at most",
                  (long long)split->stages, (long long)g->layers, (long long)most);
-    else if (split->stages * split->tensor > 1 && s->training.lora_rank)
-        snprintf(why, PLAN_WHY, "adapters stand beside whole models; leave tp and pp out");
     else
         return plan_experts_share(s, split, why);
     return false;

@@ -376,6 +376,11 @@ typedef struct cup_lora_layer_options {
     size_t size;
     double alpha;  /* 0: the rank */
     cup_ints rows; /* outputs of each part, at most CUP_LORA_PARTS of them; none: one of all */
+    /* In a list that several processes share out, that of the linear layer: beside ROWS each has
+     * all of A and its rows of B; beside COLUMNS its columns of A and all of B, so that what it
+     * gives is a part of the sum that the linear layer makes over processes. */
+    cup_part part;
+    int64_t sections[3]; /* of ROWS without parts, see cup_parameter_options */
 } cup_lora_layer_options;
 
 CUP_API cup_status cup_lora_layer_new(cup_lora_layer *layer, cup_parameters *list,
@@ -387,8 +392,8 @@ CUP_API cup_tensor *cup_lora_layer_call(const cup_lora_layer *layer, cup_tensor 
 CUP_API cup_tensor *cup_lora_layer_add(const cup_lora_layer *layer, cup_tensor *x, cup_tensor *y);
 
 /* Adds alpha / rank B A to the weight [out,in] of the layer that it stands beside, in f32 (in f64
- * for one of f64) with one rounding, so that the layer gives the same without it. Nothing is
- * recorded. */
+ * for one of f64) with one rounding, so that the layer gives the same without it; of a part of the
+ * weight to that part. Nothing is recorded. */
 CUP_API cup_status cup_lora_layer_merge(const cup_lora_layer *layer, cup_tensor *weight);
 
 /* Two linear layers, "up" from width to hidden with the activation, and "down" back. In a list that

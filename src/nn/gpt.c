@@ -68,7 +68,7 @@ static int64_t blocks_here(const cup_gpt *m)
     return count;
 }
 
-static bool has_block(const cup_gpt *m, int64_t block)
+bool cup__gpt_has_block(const cup_gpt *m, int64_t block)
 {
     for (int i = 0; i < m->chunks; i++)
         if (block >= m->bounds[2 * i] && block < m->bounds[2 * i + 1])
@@ -95,7 +95,7 @@ cup_status cup__gpt_check_whole(const cup_gpt *m, const char *what)
 static bool is_here(const cup_gpt *m, const cup__gpt_tensor *t, int64_t block)
 {
     if (t->in_block)
-        return has_block(m, block);
+        return cup__gpt_has_block(m, block);
     if (t->offset == offsetof(cup_gpt, embedding))
         return is_first(m) || (is_last(m) && !m->config.untied);
     return t->offset == offsetof(cup_gpt, positions) ? is_first(m) : is_last(m);
@@ -153,7 +153,7 @@ static cup_status make_blocks(cup_gpt *m, const cup_transformer_tensors *tensors
         .balance = g->balance,
         .router_z = g->router_z};
     for (int64_t i = m->first; i < m->end; i++) {
-        if (!has_block(m, i))
+        if (!cup__gpt_has_block(m, i))
             continue;
         options.window = i < g->window_from ? 0 : g->window;
         cup_status status = cup_transformer_layer_of(&m->blocks[i], m->parameters, &tensors[i],

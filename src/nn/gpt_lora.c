@@ -13,7 +13,18 @@ static cup_linear_layer *linear_of(const cup_gpt *m, int64_t block, int which)
     return all[which];
 }
 
-/* The rows of each part, of which one layer alone has none. */
+/* What the whole of each is, and which part of it a process has where several share it out. */
+static const struct {
+    const char *name;
+    cup__extent in, out;
+    cup_part part;
+} linears[CUP__LORA_COUNT] = {
+    [CUP__LORA_QKV] = {"attn.c_attn", CUP__EXTENT_WIDTH, CUP__EXTENT_QKV, CUP_PART_ROWS},
+    [CUP__LORA_OUT] = {"attn.c_proj", CUP__EXTENT_HEADS, CUP__EXTENT_WIDTH, CUP_PART_COLUMNS},
+    [CUP__LORA_UP] = {"mlp.c_fc", CUP__EXTENT_WIDTH, CUP__EXTENT_UP, CUP_PART_ROWS},
+    [CUP__LORA_DOWN] = {"mlp.c_proj", CUP__EXTENT_HIDDEN, CUP__EXTENT_WIDTH, CUP_PART_COLUMNS}};
+
+/* The rows of what stands one behind the other in it; of one layer alone there are none. */
 static cup_ints parts_of(const cup_gpt *m, int which, int64_t rows[CUP_LORA_PARTS])
 {
     const cup_gpt_config *g = &m->config;
@@ -31,23 +42,30 @@ static cup_ints parts_of(const cup_gpt *m, int which, int64_t rows[CUP_LORA_PART
     return parts;
 }
 
+static cup_status adapt_linear(cup_gpt *m, int64_t block, int which, bool apart)
+{
+    const cup_gpt_config *g = &m->config;
+    int64_t rows[CUP_LORA_PARTS];
+    cup_lora_layer_options options = {
+        .size = sizeof options, .alpha = m->lora_alpha, .part = linears[which].part};
+    cup_ints parts = parts_of(m, which, rows);
+    char name[64];
+    if (apart)
+        options.rows = parts;
+    for (int i = 0; i < parts.count; i++)
+        options.sections[i] = rows[i];
+    snprintf(name, sizeof name, "h.%lld.%s", (long long)block, linears[which].name);
+    return cup_lora_layer_new(&m->loras[block * CUP__LORA_COUNT + which], m->adapters, name,
+                              cup__gpt_extent(g, linears[which].in),
+                              cup__gpt_extent(g, linears[which].out), m->lora_rank, &options);
+}
+
 static cup_status adapt(cup_gpt *m, bool apart)
 {
-    static const char *const names[CUP__LORA_COUNT] = {"attn.c_attn", "attn.c_proj", "mlp.c_fc",
-                                                       "mlp.c_proj"};
-    cup_status status = cup_error(m->context);
-    for (int64_t i = 0; i < m->config.layers * CUP__LORA_COUNT && status == CUP_OK; i++) {
-        int which = (int)(i % CUP__LORA_COUNT);
-        int64_t block = i / CUP__LORA_COUNT, rows[CUP_LORA_PARTS];
-        cup_tensor *weight = linear_of(m, block, which)->weight;
-        cup_lora_layer_options options = {.size = sizeof options, .alpha = m->lora_alpha};
-        char name[64];
-        if (apart)
-            options.rows = parts_of(m, which, rows);
-        snprintf(name, sizeof name, "h.%lld.%s", (long long)block, names[which]);
-        status = cup_lora_layer_new(&m->loras[i], m->adapters, name, cup_tensor_size(weight, 1),
-                                    cup_tensor_size(weight, 0), m->lora_rank, &options);
-    }
+    cup_status status = cup_parameters_among(m->adapters, cup_parameters_comm(m->parameters));
+    for (int64_t i = 0; i < m->config.layers * CUP__LORA_COUNT && status == CUP_OK; i++)
+        if (cup__gpt_has_block(m, i / CUP__LORA_COUNT))
+            status = adapt_linear(m, i / CUP__LORA_COUNT, (int)(i % CUP__LORA_COUNT), apart);
     if (status == CUP_OK)
         status = cup_parameters_freeze(m->parameters);
     return status;
@@ -56,8 +74,9 @@ static cup_status adapt(cup_gpt *m, bool apart)
 static void set_all(const cup_gpt *m, bool on)
 {
     for (int64_t i = 0; i < m->config.layers * CUP__LORA_COUNT; i++)
-        linear_of(m, i / CUP__LORA_COUNT, (int)(i % CUP__LORA_COUNT))->lora =
-            on ? &m->loras[i] : NULL;
+        if (cup__gpt_has_block(m, i / CUP__LORA_COUNT))
+            linear_of(m, i / CUP__LORA_COUNT, (int)(i % CUP__LORA_COUNT))->lora =
+                on ? &m->loras[i] : NULL;
 }
 
 static void drop(cup_gpt *m)
@@ -80,17 +99,11 @@ cup_status cup_gpt_adapt(cup_gpt *m, int64_t rank, double alpha, bool apart)
         return cup_error(c);
     if (m->adapters)
         return cup_fail(c, CUP_STATE, "gpt: it has adapters already; merge them first");
-    if (cup__gpt_check_whole(m, "gpt: adapters") != CUP_OK)
-        return cup_error(c);
     if (m->config.experts > 0)
         return cup_fail(c, CUP_UNSUPPORTED,
                         "gpt: adapters stand beside linear layers, and a model with %lld experts "
                         "in a block has others; train all of it",
                         (long long)m->config.experts);
-    if (cup_parameters_comm(m->parameters))
-        return cup_fail(c, CUP_UNSUPPORTED,
-                        "gpt: adapters stand beside whole models, not beside what processes share "
-                        "out; take copies of the model");
     if (rank < 1 || rank > CUP__LORA_RANK_MOST || !(alpha >= 0 && isfinite(alpha)))
         return cup_fail(c, CUP_ARGUMENT,
                         "gpt: adapters of rank %lld and alpha %g cannot be; the rank must be from "
@@ -102,7 +115,7 @@ cup_status cup_gpt_adapt(cup_gpt *m, int64_t rank, double alpha, bool apart)
     m->adapters = cup_parameters_new(c, m->dtype);
     m->lora_rank = rank;
     m->lora_alpha = alpha == 0 ? (double)rank : alpha;
-    cup_status status = adapt(m, apart);
+    cup_status status = m->adapters ? adapt(m, apart) : cup_error(c);
     if (status == CUP_OK)
         set_all(m, true);
     else
@@ -119,6 +132,8 @@ cup_status cup_gpt_merge(cup_gpt *m)
     if (!m->adapters)
         return cup_fail(m->context, CUP_STATE, "gpt: there are no adapters to merge");
     for (int64_t i = 0; i < m->config.layers * CUP__LORA_COUNT; i++) {
+        if (!cup__gpt_has_block(m, i / CUP__LORA_COUNT))
+            continue;
         const cup_linear_layer *linear =
             linear_of(m, i / CUP__LORA_COUNT, (int)(i % CUP__LORA_COUNT));
         cup_status status = cup_lora_layer_merge(&m->loras[i], linear->weight);

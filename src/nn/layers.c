@@ -271,8 +271,10 @@ static cup_tensor *multiply(const cup_linear_layer *layer, cup_context *c, cup_t
 static cup_tensor *sum_parts(const cup_linear_layer *layer, cup_context *c,
                              const cup__portion *part, cup_tensor *x)
 {
-    cup_tensor *y =
-        cup__rows_sum(layer->layer.parameters, part->comm, multiply(layer, c, x, NULL));
+    cup_tensor *y = multiply(layer, c, x, NULL);
+    if (layer->lora && y)
+        y = cup_lora_layer_add(layer->lora, x, y);
+    y = cup__rows_sum(layer->layer.parameters, part->comm, y);
     return y && layer->bias ? cup_add(c, y, layer->bias) : y;
 }
 

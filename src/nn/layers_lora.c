@@ -23,6 +23,11 @@ typedef struct cup_lora_layer_options {
     size_t size;
     double alpha;  /* 0: the rank */
     cup_ints rows; /* outputs of each part, at most CUP_LORA_PARTS of them; none: one of all */
+    /* In a list that several processes share out, that of the linear layer: beside ROWS each has
+     * all of A and its rows of B; beside COLUMNS its columns of A and all of B, so that what it
+     * gives is a part of the sum that the linear layer makes over processes. */
+    cup_part part;
+    int64_t sections[3]; /* of ROWS without parts, see cup_parameter_options */
 } cup_lora_layer_options;
 
 CUP_API cup_status cup_lora_layer_new(cup_lora_layer *layer, cup_parameters *list,
@@ -34,8 +39,8 @@ CUP_API cup_tensor *cup_lora_layer_call(const cup_lora_layer *layer, cup_tensor 
 CUP_API cup_tensor *cup_lora_layer_add(const cup_lora_layer *layer, cup_tensor *x, cup_tensor *y);
 
 /* Adds alpha / rank B A to the weight [out,in] of the layer that it stands beside, in f32 (in f64
- * for one of f64) with one rounding, so that the layer gives the same without it. Nothing is
- * recorded. */
+ * for one of f64) with one rounding, so that the layer gives the same without it; of a part of the
+ * weight to that part. Nothing is recorded. */
 CUP_API cup_status cup_lora_layer_merge(const cup_lora_layer *layer, cup_tensor *weight);
 #endif
 #include <math.h>
@@ -57,6 +62,9 @@ static cup_status check_lora(cup_parameters *list, int64_t out, const cup_lora_l
         return cup__fail(&c->error, CUP_ARGUMENT,
                          "lora under \"%s\": alpha must be a number of at least 0, not %g",
                          cup__parameters_prefix(list), o->alpha);
+    if ((int)o->part < 0 || o->part > CUP_PART_COLUMNS)
+        return cup__fail(&c->error, CUP_ARGUMENT, "lora under \"%s\": there is no part %d",
+                         cup__parameters_prefix(list), (int)o->part);
     if (o->rows.count < 0 || o->rows.count > CUP_LORA_PARTS ||
         (o->rows.count > 0 && !o->rows.values))
         return cup__fail(&c->error, CUP_ARGUMENT, "lora under \"%s\": %d parts; there can be %d",
@@ -74,7 +82,7 @@ static cup_status check_lora(cup_parameters *list, int64_t out, const cup_lora_l
 }
 
 static void make_factors(cup_lora_layer *layer, cup_parameters *list, int part, int64_t in,
-                         int64_t out, int64_t rank)
+                         int64_t out, int64_t rank, const cup_lora_layer_options *o)
 {
     char a[32] = "lora_A.weight", b[32] = "lora_B.weight";
     if (layer->parts > 1) {
@@ -86,8 +94,13 @@ static void make_factors(cup_lora_layer *layer, cup_parameters *list, int part, 
                                      .gain = 1 / sqrt(3),
                                      .decay = true,
                                      .hidden = true};
+    if (o->part == CUP_PART_COLUMNS)
+        options.part = CUP_PART_COLUMNS;
     layer->a[part] = cup_parameter_new(list, a, 2, (int64_t[]){rank, in}, &options);
     options.initializer = CUP_INITIALIZER_ZEROS;
+    options.part = o->part == CUP_PART_ROWS ? CUP_PART_ROWS : CUP_PART_WHOLE;
+    for (int i = 0; i < 3 && layer->parts == 1 && options.part == CUP_PART_ROWS; i++)
+        options.sections[i] = o->sections[i];
     layer->b[part] = cup_parameter_new(list, b, 2, (int64_t[]){out, rank}, &options);
 }
 
@@ -105,7 +118,7 @@ cup_status cup_lora_layer_new(cup_lora_layer *layer, cup_parameters *list, const
         layer->parts = o.rows.count ? o.rows.count : 1;
         layer->scale = (o.alpha == 0 ? (double)rank : o.alpha) / (double)rank;
         for (int i = 0; i < layer->parts; i++)
-            make_factors(layer, list, i, in, o.rows.count ? o.rows.values[i] : out, rank);
+            make_factors(layer, list, i, in, o.rows.count ? o.rows.values[i] : out, rank, &o);
     }
     return cup__layer_end(layer, sizeof *layer);
 }

@@ -154,9 +154,17 @@ static cup_status write_weights(cup_context *c, const factor *all, int64_t count
     return status;
 }
 
-/* The family whose names the adapters have. */
+/* The family whose names the adapters have, which are whole in folders of others. */
 static const cup__published_family *family_of(const cup_gpt *m)
 {
+    if (cup__gpt_check_whole(m, "adapters") != CUP_OK)
+        return NULL;
+    if (cup_parameters_comm(m->parameters)) {
+        cup__fail(&m->context->error, CUP_UNSUPPORTED,
+                  "adapters: this process has a part of the model, and folders of others hold "
+                  "adapters of whole ones; load the whole from its checkpoint");
+        return NULL;
+    }
     const cup__published_family *f = cup__published_family_of(&m->config);
     if (!f)
         cup__fail(&m->context->error, CUP_UNSUPPORTED,

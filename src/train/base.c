@@ -1,12 +1,14 @@
 /* The model that a run with adapters stands beside. It is not in the checkpoints of the run, which
  * say where it lies and know it again by a hash. */
 #include <limits.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/memory.h"
 #include "base/utf8.h"
 #include "nn/gpt.h"
+#include "nn/parameters.h"
 #include "tensor/context.h"
 #include "train/adapters.h"
 #include "train/published.h"
@@ -63,7 +65,77 @@ static cup_status hash_weights(cup_gpt *m, uint64_t *hash)
     return status;
 }
 
-static cup_status take(cup_gpt *m, const char *folder, uint64_t *hash)
+/* The whole of a tensor, on each of those who have a part of it, but for rows that do not count. */
+static cup_tensor *whole_of(const cup_gpt *m, const char *name, int64_t rows)
+{
+    cup_tensor *t = cup_parameters_find(m->parameters, name);
+    const cup__portion *part = cup__parameters_part_named(m->parameters, name, strlen(name));
+    if (t && part)
+        t = cup__part_gather(m->context, t, part);
+    return t && rows ? cup__gpt_part(t, 0, 0, rows) : t;
+}
+
+/* Of each tensor the first stage that has it lets the first of all hash the whole. */
+static cup_status hash_one(cup_gpt *m, cup_comm *pipe, const char *name,
+                           const cup__gpt_tensor *row, cup__tensor_hash *hash)
+{
+    cup_context *c = m->context;
+    bool here = cup_parameters_find(m->parameters, name) != NULL;
+    bool embedding = row->shape[0] == CUP__EXTENT_ROWS;
+    int64_t rows = embedding ? m->config.vocabulary : 0;
+    int64_t shape[3], first = here ? -cup_comm_rank(pipe) : -cup_comm_count(pipe);
+    int ndim = 1 + (row->shape[1] != CUP__EXTENT_NONE) + (row->shape[2] != CUP__EXTENT_NONE);
+    if (pipe)
+        CUP_TRY(cup_comm_agree(pipe, &first, 1));
+    for (int i = 0; i < ndim; i++)
+        shape[i] = i == 0 && rows ? rows : cup__gpt_extent(&m->config, row->shape[i]);
+    int owner = (int)-first, at = cup_comm_rank(pipe);
+    cup_tensor *t = NULL;
+    if (at == owner)
+        t = whole_of(m, name, rows);
+    else if (at == 0)
+        t = cup_tensor_new(c, m->dtype, ndim, shape);
+    CUP_TRY(c->error.status);
+    if (at == owner && at > 0)
+        return cup_comm_send(pipe, t, 0);
+    if (at == 0 && owner > 0)
+        CUP_TRY(cup_comm_receive(pipe, t, owner));
+    return at == 0 ? cup__tensor_hash_add(hash, t) : CUP_OK;
+}
+
+/* That of the whole model in the order of its tensors, whoever has which part of it. */
+static cup_status hash_parts(cup_gpt *m, cup_comm *pipe, uint64_t *out)
+{
+    cup_status status = CUP_OK;
+    cup__tensor_hash hash = {.begun = false};
+    for (const cup__gpt_tensor *t = cup__gpt_tensors; t->name; t++) {
+        int64_t blocks = t->absent && t->absent(&m->config) ? 0
+                         : t->in_block                      ? m->config.layers
+                                                            : 1;
+        for (int64_t i = 0; i < blocks && status == CUP_OK; i++) {
+            char name[64];
+            snprintf(name, sizeof name, t->name, (int)i);
+            cup_scope_open(m->context);
+            status = hash_one(m, pipe, name, t, &hash);
+            cup_scope_return(m->context, NULL);
+        }
+    }
+    int64_t number = (int64_t)cup__tensor_hash_end(&hash);
+    if (cup_comm_rank(pipe) > 0)
+        number = INT64_MIN;
+    if (pipe && status == CUP_OK)
+        status = cup_comm_agree(pipe, &number, 1);
+    *out = (uint64_t)number;
+    return status;
+}
+
+/* Those who share out the model of a run, with `comm` of all; or none. */
+typedef struct sharers {
+    cup_comm *comm, *pipe;
+    bool parted;
+} sharers;
+
+static cup_status take(cup_gpt *m, const char *folder, const sharers *s, uint64_t *hash)
 {
     cup_context *c = m->context;
     if (!*folder)
@@ -75,17 +147,19 @@ static cup_status take(cup_gpt *m, const char *folder, uint64_t *hash)
                          "adapters: the model in %s has adapters itself; merge them with cupola "
                          "export --merge, and name that folder",
                          folder);
-    if (cup__gpt_take_from(m, folder) != CUP_OK) {
+    cup_status status = s->parted ? cup__gpt_take_parts(m, folder, s->comm)
+                                  : cup__gpt_take_from(m, folder);
+    if (status != CUP_OK) {
         cup__error_prefix(&c->error, "adapters: the model beside which they stand: ");
         return c->error.status;
     }
-    return hash_weights(m, hash);
+    return s->parted ? hash_parts(m, s->pipe, hash) : hash_weights(m, hash);
 }
 
 cup_status cup__base_take(cup_gpt *m, const cup__base *base, const cup_training *training)
 {
     uint64_t hash;
-    CUP_TRY(take(m, base->folder, &hash));
+    CUP_TRY(take(m, base->folder, &(sharers){NULL, NULL, false}, &hash));
     if (hash != base->hash)
         return cup__fail(&m->context->error, CUP_FORMAT,
                          "adapters: the model in %s has other weights than when they were trained "
@@ -153,7 +227,7 @@ cup_status cup__trainer_begin(cup_context *c, cup_trainer *t, const char *folder
     if (a->from && !t->base)
         return cup__fail(&c->error, CUP_MEMORY, "out of host memory for a path");
     if (t->base)
-        CUP_TRY(take(t->model, t->base, &t->base_hash));
+        CUP_TRY(take(t->model, t->base, &(sharers){a->comm, t->pipe, parted}, &t->base_hash));
     return cup_gpt_adapt(t->model, a->lora_rank, a->lora_alpha,
                          cup__adapters_apart(&t->model->config));
 }

@@ -70,23 +70,32 @@ static int64_t owners_of(const cup_training *a, bool experts)
     return owners > 1 ? owners : 1;
 }
 
-/* The numbers that are learned: of a model, or of the adapters beside its linear layers. */
-static double learned(const cup_training *a)
+/* The numbers of the model that a process has. */
+static double numbers_here(const cup_training *a)
 {
     const cup_gpt_config *g = &a->model;
     double inside = (double)cup_gpt_parameter_count(g, false);
     double outside = (double)cup_gpt_parameter_count(g, true) - inside;
     if (a->expert > 1)
         inside -= inside_experts(g) * (1 - 1 / (double)a->expert);
+    return (outside + inside * (double)blocks_of(a) / (double)g->layers) / processes_of(a);
+}
+
+/* Those that it learns: all of these, or of the adapters beside linear layers, of which it has the
+ * factor on the side that is shared out in part. */
+static double learned(const cup_training *a)
+{
+    const cup_gpt_config *g = &a->model;
     if (!a->lora_rank)
-        return (outside + inside * (double)blocks_of(a) / (double)g->layers) / processes_of(a);
+        return numbers_here(a);
+    double processes = (double)processes_of(a);
     double width = (double)g->width, hidden = (double)g->hidden;
     double heads = (double)(g->heads * cup__gpt_head_size(g));
     double qkv = (double)(cup__gpt_parts(g) * cup__gpt_head_size(g));
     bool gated = g->mlp == CUP_MLP_KIND_SWIGLU;
-    double inputs = 3 * width + heads + (gated ? 2 : 1) * width + hidden;
-    double outputs = qkv + width + (gated ? 2 : 1) * hidden + width;
-    return (double)(g->layers * a->lora_rank) * (inputs + outputs);
+    double inputs = 3 * width + heads / processes + (gated ? 2 : 1) * width + hidden / processes;
+    double outputs = (qkv + (gated ? 2 : 1) * hidden) / processes + 2 * width;
+    return (double)(blocks_of(a) * a->lora_rank) * (inputs + outputs);
 }
 
 /* Bytes of a parameter that the optimizer keeps, on all processes: a master copy of one of 16 bits,
@@ -187,7 +196,7 @@ static void add_up(const cup_training *a, double *parameters, double *batch)
     }
     *parameters += gradients;
     if (a->lora_rank)
-        *parameters += (double)cup_gpt_parameter_count(&a->model, true) * size;
+        *parameters += numbers_here(a) * size;
     *batch = a->accumulate > 1 ? kept : kept > gradients ? kept - gradients : 0;
 }
 

@@ -2,7 +2,6 @@
 
 #include <stdio.h>
 
-#include "base/hash.h"
 #include "base/memory.h"
 #include "base/text.h"
 #include "comm/comm.h"
@@ -340,33 +339,6 @@ cup_status cup__loop_agree(cup_loop *l)
     if (!l->comm || !numbers[0])
         return CUP_OK;
     return cup__fail(&l->c->error, CUP_INTERRUPTED, "stopped, as was asked for");
-}
-
-cup_status cup__tensors_hash(cup_context *c, cup_tensor *const *tensors, int64_t count,
-                             uint64_t *out)
-{
-    size_t room = 0;
-    char *bytes = NULL, text[CUP__HASH_TEXT];
-    cup__hash hash;
-    cup_status status = CUP_OK;
-    cup__hash_begin(&hash);
-    for (int64_t i = 0; i < count && status == CUP_OK; i++) {
-        size_t size = (size_t)tensors[i]->count * (size_t)cup_dtype_size(tensors[i]->dtype);
-        if (size > room) {
-            cup__free(bytes);
-            bytes = cup__malloc(size);
-            room = bytes ? size : 0;
-        }
-        status = bytes ? cup_tensor_read(tensors[i], bytes, size)
-                       : cup__fail(&c->error, CUP_MEMORY,
-                                   "out of host memory for a tensor to be compared");
-        if (status == CUP_OK)
-            cup__hash_add(&hash, bytes, size);
-    }
-    cup__hash_text(&hash, text);
-    *out = cup__hash_bytes(text, CUP__HASH_TEXT - 1);
-    cup__free(bytes);
-    return status;
 }
 
 /* What is compared: all that is trained and whole, or a part, or of several stages. */

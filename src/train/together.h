@@ -3,6 +3,7 @@
 #ifndef CUP_TRAIN_TOGETHER_H
 #define CUP_TRAIN_TOGETHER_H
 
+#include "base/hash.h"
 #include "tensor/tensor.h"
 #include "train/loop.h"
 
@@ -113,9 +114,19 @@ cup_status cup__loop_reduce(cup_loop *loop);
 /* Before a step: CUP_INTERRUPTED on all where one of them was asked to stop. */
 cup_status cup__loop_agree(cup_loop *loop);
 
-/* A hash of the bytes of tensors, which lie in row-major order. */
+/* A hash of the bytes of tensors, which lie in row-major order; and the same of one tensor after
+ * the other: begun as {0}, ended in any case. */
+typedef struct cup__tensor_hash {
+    cup__hash hash;
+    bool begun;
+    char *bytes; /* of a tensor on the host */
+    size_t room;
+} cup__tensor_hash;
+
 cup_status cup__tensors_hash(cup_context *c, cup_tensor *const *tensors, int64_t count,
                              uint64_t *out);
+cup_status cup__tensor_hash_add(cup__tensor_hash *hash, const cup_tensor *t);
+uint64_t cup__tensor_hash_end(cup__tensor_hash *hash);
 
 /* Fails on all where the weights of one are not those of the others, and names it. */
 cup_status cup__loop_compare(cup_loop *loop);

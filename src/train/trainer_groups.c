@@ -122,10 +122,6 @@ cup_status cup__trainer_group(cup_context *c, cup_trainer *t)
                          "more than one of stages alone",
                          (long long)t->chunks, (long long)t->stages, CUP__CHUNKS_MOST);
     CUP_TRY(choose_blocks(c, t, rank / tensor % t->stages));
-    if (each > 1 && a->lora_rank)
-        return cup__fail(&c->error, CUP_UNSUPPORTED,
-                         "training: adapters stand beside whole models, not beside what processes "
-                         "share out; take copies of the model");
     if (tensor > 1)
         t->among = cup_comm_split_new(a->comm, (int)(rank / tensor));
     if (t->stages > 1)

@@ -165,8 +165,8 @@ TEST(launch_train_goes_on_with_another_number)
     expect_steps(folder, "one", "two", 1e-5, 101);
 }
 
-/* Each process reads the model beside which the adapters stand. */
-TEST(launch_train_shares_batches_of_adapters)
+/* Each process reads the model beside which the adapters stand, or its part of it. */
+TEST(launch_train_shares_adapters)
 {
     const char *folder = work_folder();
     const char *flat =
@@ -177,8 +177,14 @@ TEST(launch_train_shares_batches_of_adapters)
     EXPECT_INT(train(folder, words), 0);
     snprintf(words, sizeof words, "%s --steps 6 --processes 2 --out two", flat);
     EXPECT_INT(train(folder, words), 0);
-    EXPECT_INT(train(folder, "--steps 12 --processes 2 --resume --out two"), 0);
+    EXPECT_INT(train(folder, "--steps 9 --processes 2 --parallel tp=2 --resume --out two"), 0);
+    EXPECT_CONTAINS(out, "2 share out the model: 1 stages by 2 parts");
+    EXPECT_INT(train(folder, "--steps 12 --processes 2 --zero 3 --resume --out two"), 0);
     expect_steps(folder, "one", "two", 1e-5, 12);
+    EXPECT_INT(test_command(out, sizeof out,
+                            "cd '%s' && '%s' generate --from two --prompt a --tokens 5", folder,
+                            command()),
+               0);
 }
 
 /* Runs by two processes, one of which gets a signal at some moment behind the first checkpoint, are

@@ -75,6 +75,8 @@ TEST(plan_knows_adapters)
     EXPECT(gradients > 0 && gradients < weights / 20);
     EXPECT(cup__json_number(cup__json_find(row, "optimizer_bytes")) < weights / 2);
     cup__json_free(&json);
+    EXPECT_INT(plan("--preset char --lora 8 --gpus 4 --parallel tp=2,pp=2"), 0);
+    EXPECT_CONTAINS(out, "dp=1,pp=2,tp=2");
 }
 
 /* The policy that is chosen by memory is the first that fits, or the last. */

@@ -1,135 +1,27 @@
 /* Training a GPT that processes share out: the run of one process, and its checkpoints. */
-#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "comm/together.h"
 #include "test.h"
-#include "train/session.h"
-
-static cup_training training_of(bool gated)
-{
-    cup_training a = tiny;
-    a.model.heads = 4;
-    a.model.layers = 4;
-    a.model.dropout = 0;
-    a.batch = 2;
-    a.accumulate = 4;
-    a.model.bias = !gated;
-    a.recompute = CUP_RECOMPUTE_POLICY_NORMS;
-    if (gated) {
-        a.model.kv_heads = 2;
-        a.model.qk_norm = true;
-        a.model.hidden = 24;
-        a.model.untied = true;
-        a.model.positions = CUP_POSITIONS_ROTARY;
-        a.model.norm = CUP_NORM_KIND_RMSNORM;
-        a.model.mlp = CUP_MLP_KIND_SWIGLU;
-        a.recompute = CUP_RECOMPUTE_POLICY_BLOCK;
-    }
-    return a;
-}
-
-/* How processes share out a model. */
-typedef struct parts {
-    int64_t tensor, stages, ring, chunks;
-    const int64_t *blocks;
-    bool gated; /* see training_of */
-    int zero;   /* what each has a share of, beside, see cup_optimizer_options */
-    int64_t layers; /* 0: 4 */
-    double dropout;
-    int64_t experts, expert; /* of the model, and how they are shared out */
-    double capacity;
-    int64_t batches; /* of a step; 0: 4 */
-    cup_method method;
-    bool sequence;
-} parts;
+#include "train/parted.h"
 
 static const parts whole;
-
-/* With the experts that it says. */
-static cup_training mixed(const parts *p)
-{
-    cup_training a = training_of(p->gated);
-    a.model.experts = p->experts;
-    /* Which is of each part of a text by itself. */
-    a.model.balance = p->experts && !p->ring ? 0.02 : 0;
-    a.model.router_z = p->gated && p->experts ? 0.001 : 0;
-    a.model.capacity = p->capacity;
-    /* Parts of texts know of none of these. */
-    if (p->gated && !p->ring) {
-        a.model.positions = CUP_POSITIONS_ALIBI;
-        a.model.soft_cap = 2;
-        a.model.logits_cap = 3;
-        a.model.sinks = true;
-    }
-    a.accumulate = p->batches ? p->batches : a.accumulate;
-    return a;
-}
-
-static int64_t run(cup_context *c, cup_comm *comm, cup_training a, parts p, const char *folder,
-                   bool resume, cup_training_point *out)
-{
-    const char *text = sample_text();
-    session s = {.c = c, .stop_at = -1};
-    s.corpus = cup_corpus_new(c, text, strlen(text));
-    s.tokenizer = cup_tokenizer_char_new(c, s.corpus);
-    s.data = cup_data_new(c, s.corpus, s.tokenizer, a.model.context);
-    a.comm = comm;
-    a.tensor = p.tensor;
-    a.stages = p.stages;
-    a.chunks = p.chunks;
-    a.ring = p.ring;
-    a.optimizer.method = p.method;
-    a.optimizer.split = p.zero ? comm : NULL;
-    a.optimizer.stage = p.zero;
-    a.blocks = p.blocks;
-    a.expert = p.expert;
-    a.sequence = p.sequence;
-    s.trainer = cup_trainer_new(c, s.data, s.tokenizer, folder, &a);
-    if (resume)
-        cup_trainer_resume(s.trainer);
-    cup_trainer_run(s.trainer, NULL);
-    int64_t count = s.trainer ? points_of(&s, out) : 0;
-    cup_trainer_free(s.trainer);
-    cup_data_free(s.data);
-    cup_tokenizer_free(s.tokenizer);
-    cup_corpus_free(s.corpus);
-    return count;
-}
-
-static bool close_to(double a, double b, double most)
-{
-    return (isnan(a) && isnan(b)) || fabs(a - b) <= most * fabs(a);
-}
-
-static void expect_run(cup_context *c, const cup_training_point *a, int64_t count,
-                       const cup_training_point *b, int64_t same, const char *what)
-{
-    if (count != same || count < 12)
-        wrong("%s: %d and %d points; %s", what, (int)count, (int)same, cup_error_text(c));
-    for (int64_t i = 0; i < count && i < same; i++)
-        if (!close_to(a[i].loss, b[i].loss, 2e-5) || !close_to(a[i].norm, b[i].norm, 2e-4) ||
-            !close_to(a[i].validation, b[i].validation, 2e-5))
-            wrong("%s, step %d: loss %.8g and %.8g, norm %.8g and %.8g, validation %.8g and %.8g",
-                  what, (int)a[i].step, a[i].loss, b[i].loss, a[i].norm, b[i].norm,
-                  a[i].validation, b[i].validation);
-}
 
 static void run_beside_one(cup_context *c, cup_comm *comm, void *user)
 {
     const parts *p = user;
     cup_training_point a[MOST_POINTS], b[MOST_POINTS];
-    cup_training training = mixed(p);
+    cup_training training = parted_mixed(p);
     training.model.layers = p->layers ? p->layers : training.model.layers;
     training.model.dropout = p->dropout;
     if (p->ring && p->dropout > 0)
         training.model.context = 32 * p->ring;
     const parts alone = {.method = p->method};
-    int64_t count = cup_comm_rank(comm) ? 0 : run(c, NULL, training, alone, NULL, false, a);
-    int64_t same = run(c, comm, training, *p, NULL, false, b);
+    int64_t count = cup_comm_rank(comm) ? 0 : parted_run(c, NULL, training, alone, NULL, false, a);
+    int64_t same = parted_run(c, comm, training, *p, NULL, false, b);
     if (cup_comm_rank(comm) == 0)
-        expect_run(c, a, count, b, same, p->gated ? "gated" : "plain");
+        parted_expect(c, a, count, b, same, p->gated ? "gated" : "plain");
 }
 
 TEST(parallel_runs_are_those_of_one)
@@ -319,19 +211,19 @@ static void change_experts(cup_context *c, cup_comm *comm, void *user)
     static const int before[] = {0, 0, 1, 3, 3}, behind[] = {0, 1, 2, 1, 3};
     static const int stages[] = {1, 1, 2, 1, 1};
     cup_training_point a[MOST_POINTS], b[MOST_POINTS];
-    cup_training training = mixed(&(parts){.experts = 4});
+    cup_training training = parted_mixed(&(parts){.experts = 4});
     char folder[500];
     training.rate_end = training.rate;
-    int64_t count = run(c, NULL, training, whole, NULL, false, a);
+    int64_t count = parted_run(c, NULL, training, whole, NULL, false, a);
     for (int i = 0; i < 5; i++) {
         cup_training half = training;
         half.steps = 5;
         snprintf(folder, sizeof folder, "%s/experts%d", (const char *)user, i);
-        run(c, comm, half, (parts){.expert = first[i], .zero = before[i], .stages = stages[i]},
-            folder, false, b);
-        int64_t same = run(c, comm, training, (parts){.expert = second[i], .zero = behind[i]},
-                           folder, true, b);
-        expect_run(c, a, count, b, same, folder + strlen(folder) - 8);
+        const parts then = {.expert = first[i], .zero = before[i], .stages = stages[i]};
+        const parts now = {.expert = second[i], .zero = behind[i]};
+        parted_run(c, comm, half, then, folder, false, b);
+        int64_t same = parted_run(c, comm, training, now, folder, true, b);
+        parted_expect(c, a, count, b, same, folder + strlen(folder) - 8);
     }
     if (cup_comm_rank(comm) == 0) {
         cup_gpt *m = cup_gpt_load(c, folder);
@@ -368,20 +260,20 @@ static void change(cup_context *c, cup_comm *comm, void *user)
                                    {.tensor = 2, .zero = 1},
                                    {.tensor = 2, .zero = 3}};
     cup_training_point a[MOST_POINTS], b[MOST_POINTS];
-    cup_training training = training_of(false);
+    cup_training training = parted_training(false);
     char folder[500];
     /* Of four that share out the model two have the same head of keys. */
     training.model.kv_heads = 2;
     /* So that the rates do not depend on the number of steps. */
     training.rate_end = training.rate;
-    int64_t count = run(c, NULL, training, whole, NULL, false, a);
+    int64_t count = parted_run(c, NULL, training, whole, NULL, false, a);
     for (int i = 0; i < 10; i++) {
         cup_training half = training;
         half.steps = 5;
         snprintf(folder, sizeof folder, "%s/run%d", (const char *)user, i);
-        run(c, comm, half, first[i], folder, false, b);
-        int64_t same = run(c, comm, training, second[i], folder, true, b);
-        expect_run(c, a, count, b, same, folder + strlen(folder) - 4);
+        parted_run(c, comm, half, first[i], folder, false, b);
+        int64_t same = parted_run(c, comm, training, second[i], folder, true, b);
+        parted_expect(c, a, count, b, same, folder + strlen(folder) - 4);
     }
 }
 
@@ -442,15 +334,15 @@ static void refuse(cup_context *c, cup_comm *comm, void *user)
     cup_training_point b[MOST_POINTS];
     (void)user;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        cup_training training = mixed(&cases[i].parts);
+        cup_training training = parted_mixed(&cases[i].parts);
         training.model.heads = cases[i].heads;
         training.model.dropout = cases[i].dropout;
-        run(c, comm, training, cases[i].parts, NULL, false, b);
+        parted_run(c, comm, training, cases[i].parts, NULL, false, b);
         expect_words(c, cases[i].words);
     }
-    cup_training odd = training_of(false);
+    cup_training odd = parted_training(false);
     odd.model.context = 18;
-    run(c, comm, odd, (parts){.ring = 2}, NULL, false, b);
+    parted_run(c, comm, odd, (parts){.ring = 2}, NULL, false, b);
     expect_words(c, "a context of 18 tokens has no 4 parts alike");
 }
 

@@ -39,8 +39,9 @@ typedef struct cup_images_options {
  * - a .csv file with a line "path,class" for each image, paths relative to it.
  * Where there is no part for validation, every tenth image of a class is, and not for training.
  * Names of classes are those of the folders, of the CSV file, or the lines of classes.txt, beside
- * arrays, else the numbers. PNG, JPEG and WebP take libpng, libturbojpeg and libwebp, which must be
- * installed then; files are decoded by all threads. Transparent places are white. */
+ * arrays, else the numbers. CUP_FORMAT where a class has no images at all, or in arrays none for
+ * training. PNG, JPEG and WebP take libpng, libturbojpeg and libwebp, which must be installed then;
+ * files are decoded by all threads. Transparent places are white. */
 CUP_API cup_images *cup_images_load(cup_context *c, const char *path, cup_split split,
                                     const cup_images_options *options);
 

@@ -120,6 +120,26 @@ static cup_status check_labels(cup__error *error, const char *path, const cup_im
                       : cup__fail(error, CUP_FORMAT, "%s holds no images of this part", path);
 }
 
+/* A network cannot learn a class that it never sees; in folders such a one is refused, too. */
+static cup_status check_all_there(cup__error *error, const char *path, const cup_images *out)
+{
+    size_t classes = out->classes.count, missing = 0;
+    bool *seen = cup__calloc(classes + 1, sizeof *seen);
+    if (!seen)
+        return cup__no_memory(error, path);
+    for (int64_t i = 0; i < out->count; i++)
+        seen[out->labels[i]] = true;
+    while (missing < classes && seen[missing])
+        missing++;
+    cup__free(seen);
+    if (missing == classes)
+        return CUP_OK;
+    return cup__fail(error, CUP_FORMAT,
+                     "%s: no image for training has the class %zu, \"%s\"; add some, or leave the "
+                     "class out and number the others from 0 without a gap",
+                     path, missing, out->classes.name[missing]);
+}
+
 static void make_hash(cup_images *out)
 {
     size_t pixels = (size_t)(out->count * out->height * out->width * out->channels);
@@ -151,6 +171,8 @@ static cup_status load(cup_context *c, const char *path, cup_split split,
     if (!found && cup__folder_exists(path))
         CUP_TRY(cup__images_folder(c, path, split, o, out));
     CUP_TRY(check_labels(&c->error, path, out));
+    if (found && split == CUP_SPLIT_TRAIN)
+        CUP_TRY(check_all_there(&c->error, path, out));
     make_hash(out);
     return CUP_OK;
 }

@@ -122,7 +122,7 @@ TEST(images_cifar)
     cup_context *c = begin();
     static uint8_t rows[2 * ROW];
     for (int i = 0; i < 2 * ROW; i++)
-        rows[i] = (uint8_t)(i % ROW == 0 ? 5 + i / ROW : (i % ROW - 1) / 1024 * 10 + i / ROW);
+        rows[i] = (uint8_t)(i % ROW == 0 ? i / ROW : (i % ROW - 1) / 1024 * 10 + i / ROW);
     for (int i = 1; i <= 5; i++) {
         char name[32];
         snprintf(name, sizeof name, "data_batch_%d.bin", i);
@@ -131,11 +131,13 @@ TEST(images_cifar)
     cup_images *images = cup_images_load(c, folder(), CUP_SPLIT_TRAIN, NULL);
     EXPECT_TEXT(cup_error_text(c), "");
     EXPECT_INT(cup_images_count(images), 10);
-    EXPECT_INT(cup_images_classes(images), 7);
-    EXPECT_INT(cup_images_labels(images)[3], 6);
+    EXPECT_INT(cup_images_classes(images), 2);
+    EXPECT_INT(cup_images_labels(images)[3], 1);
     const uint8_t *pixel = cup_images_pixels(images) + 3 * 3072 + 3 * 500;
     EXPECT(pixel[0] == 1 && pixel[1] == 11 && pixel[2] == 21);
     cup_images_free(images);
+    put("batches.meta.txt", "airplane\nautomobile\nbird\n", 25);
+    expect_refused(c, folder(), NULL, "no image for training has the class 2, \"bird\"; add some");
     put("data_batch_5.bin", rows, ROW + 1);
     expect_refused(c, folder(), NULL, "does not hold whole images");
     cup_context_free(c);
@@ -164,6 +166,15 @@ TEST(images_npy)
     EXPECT(cup_images_count(images) == 2 && cup_images_channels(images) == 3);
     EXPECT_INT(cup_images_pixels(images)[11], 11);
     EXPECT_TEXT(cup_images_class(images, 1), "1");
+    cup_images_free(images);
+    memcpy(label_file + 128, (int64_t[]){0, 2}, 16);
+    put("train_labels.npy", label_file, sizeof label_file);
+    expect_refused(c, folder(), NULL, "no image for training has the class 1, \"1\"; add some");
+    put("test_images.npy", image_file, sizeof image_file);
+    put("test_labels.npy", label_file, sizeof label_file);
+    images = cup_images_load(c, folder(), CUP_SPLIT_VALIDATION, NULL);
+    EXPECT_TEXT(cup_error_text(c), "");
+    EXPECT_INT(cup_images_classes(images), 3);
     cup_images_free(images);
     memcpy(label_file + 128, (int64_t[]){1, -3}, 16);
     put("train_labels.npy", label_file, sizeof label_file);
@@ -379,9 +390,9 @@ TEST(images_augmentation)
     for (int i = 0; i < 9; i++)
         images_file[16 + i] = (uint8_t)(i + 1);
     put("train-images-idx3-ubyte", images_file, sizeof images_file);
-    put("train-labels-idx1-ubyte", (uint8_t[]){0, 0, 8, 1, 0, 0, 0, 1, 2}, 9);
+    put("train-labels-idx1-ubyte", (uint8_t[]){0, 0, 8, 1, 0, 0, 0, 1, 0}, 9);
     cup_images *m = cup_images_load(c, folder(), CUP_SPLIT_TRAIN, NULL);
-    EXPECT_INT(cup_images_classes(m), 3);
+    EXPECT_INT(cup_images_classes(m), 1);
     int flipped = 0, moved = 0;
     cup_images_batch(c, m, 1, 0, ROWS, CUP_OPTIONS(cup_augmentation, .flip = true), out[0], labels);
     for (int r = 0; r < ROWS; r++) {

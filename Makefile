@@ -154,7 +154,7 @@ cards: $(BUILD)/test $(COMMAND) $(BUILD)/bench/gpt_steps $(BUILD)/bench/together
 	$(Q)tools/cards $(BUILD) $(K)
 
 .PHONY: sanitize
-sanitize: $(COMMAND) ## compute-sanitizer's four tools over every family of kernels on a GPU; CALLS=40 SEED=1 TOOLS="memcheck"
+sanitize: $(COMMAND) $(BUILD)/tools/tree ## compute-sanitizer's four tools over every family of kernels on GPUs; CALLS=40 SEED=1 TOOLS="memcheck" FAMILIES="pooling" TOTAL=500
 	tools/sanitize $(BUILD)
 
 # Programs of bench/ may look inside the library, so they are built to see whether they still can.

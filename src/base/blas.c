@@ -75,7 +75,9 @@ static bool take_lapack(void *library)
     return blas.dpotrf && blas.dgetrf && blas.dgetrs && blas.dgeqrf && blas.dorgqr && blas.dgesdd;
 }
 
-/* Why the library cannot be used; NULL when it can, and then `blas` is filled. */
+static const char too_narrow[] = "it does not use this CPU's AVX-512, as our own code does";
+
+/* Why the library's products cannot be used; NULL when they can, and then `blas` is filled. */
 static const char *take(void *library, bool named_by_user)
 {
     const char *(*config)(void);
@@ -89,7 +91,7 @@ static const char *take(void *library, bool named_by_user)
     if (!set_single_thread(library) && !named_by_user)
         return "it is the reference BLAS, which is slower than our own code";
     if (!named_by_user && is_too_narrow(library))
-        return "it does not use this CPU's AVX-512, as our own code does";
+        return too_narrow;
     return NULL;
 }
 
@@ -147,18 +149,21 @@ static void try_library(const char *name, bool named_by_user)
     void *library = load(name, &why);
     if (library)
         why = take(library, named_by_user);
+    /* Factors are made faster by narrow vectors than by our own code, unlike products. */
+    if (!why || (why == too_narrow && !blas.lapack))
+        blas.lapack = take_lapack(library);
     if (!why) {
         char path[240];
         path_of(*(void **)(void *)&blas.sgemm, path, sizeof path);
-        blas.lapack = take_lapack(library);
         snprintf(blas.text, sizeof blas.text, "%.240s%s", path,
                  blas.lapack ? ", with LAPACK" : ", without LAPACK");
         blas.found = true;
         return;
     }
     if ((library || named_by_user) && !blas.text[0])
-        snprintf(blas.text, sizeof blas.text, "%s%.100s: %.120s; our own code is used",
-                 named_by_user ? "CUP_BLAS=" : "", name, why);
+        snprintf(blas.text, sizeof blas.text, "%s%.100s: %.120s; our own code is used%s",
+                 named_by_user ? "CUP_BLAS=" : "", name, why,
+                 blas.lapack ? ", but for its LAPACK" : "");
 }
 
 static void find(void)

@@ -9,7 +9,7 @@
 enum { CUP__BLAS_ROW_MAJOR = 101, CUP__BLAS_PLAIN = 111, CUP__BLAS_TRANSPOSED = 112 };
 
 typedef struct cup__blas {
-    bool found;
+    bool found; /* whether its products are used */
     char text[320]; /* which library and where from, or why none is used; for people */
     void (*sgemm)(int order, int transpose_a, int transpose_b, int m, int n, int k, float alpha,
                   const float *a, int lda, const float *b, int ldb, float beta, float *c, int ldc);
@@ -17,7 +17,7 @@ typedef struct cup__blas {
                   const double *a, int lda, const double *b, int ldb, double beta, double *c,
                   int ldc);
     /* LAPACK's, column by column; the lengths of the words that they take come last. */
-    bool lapack; /* whether the library has all of them */
+    bool lapack; /* whether all of them are there, which can be where `found` is not */
     void (*dpotrf)(const char *half, const int *n, double *a, const int *lda, int *info, size_t);
     void (*dgetrf)(const int *m, const int *n, double *a, const int *lda, int *pivots, int *info);
     void (*dgetrs)(const char *how, const int *n, const int *columns, const double *a,

@@ -12,10 +12,9 @@ const char *cup__lapack_refuses(const cup__call *call)
 {
     const cup_tensor *a = call->in[0];
     int64_t m = a->shape[a->ndim - 2], n = a->shape[a->ndim - 1];
-    if ((m < n ? m : n) < LEAST)
-        return "of matrices so small our own code is faster";
-    return cup__blas_get()->lapack ? NULL
-                                   : "no BLAS library with LAPACK was found, see `cupola info`";
+    if (!cup__blas_get()->lapack)
+        return cup__blas_get()->text;
+    return (m < n ? m : n) < LEAST ? "of matrices so small our own code is faster" : NULL;
 }
 
 static bool all_finite(const double *a, size_t count)

@@ -250,6 +250,7 @@ typedef struct cup_conv_transpose_layer {
     cup_tensor *weight, *bias;
     int64_t stride[3], padding[6], output_padding[3], dilation[3];
     int sides, groups;
+    bool same;
 } cup_conv_transpose_layer;
 
 typedef struct cup_conv_transpose_layer_options {
@@ -262,6 +263,7 @@ typedef struct cup_conv_transpose_layer_options {
                                     KAIMING_NORMAL for as many products as a sum has, without
                                     overlaps that a stride leaves out */
     double deviation, gain;
+    bool same; /* each side becomes `stride` times as long, without padding and output_padding */
 } cup_conv_transpose_layer_options;
 
 CUP_API cup_status cup_conv_transpose_layer_new(cup_conv_transpose_layer *layer,

@@ -110,6 +110,27 @@ static bool have_side(cup_context *c, transposed *t, int d, int64_t in, int64_t 
     return false;
 }
 
+/* What is cut off a side for `stride` places each, and what is left open; a convolution with `same`
+ * pads a side of that length by as much. */
+static int64_t pad_same(transposed *t, int d, int64_t kernel)
+{
+    bool counted = kernel >= 1 && kernel <= MOST_SIDE && t->dilation[d] <= MOST_SIDE;
+    int64_t over = counted ? t->dilation[d] * (kernel - 1) + 1 - t->stride[d] : 0;
+    int64_t cut = over > 0 ? over : 0;
+    t->padding[2 * d] = cut / 2;
+    t->padding[2 * d + 1] = cut - cut / 2;
+    return cut - over;
+}
+
+static bool is_padded_once(cup_context *c, const char *name, const cup_conv_transpose_options *o)
+{
+    if (!o->same || (!o->padding.count && !o->output_padding.count))
+        return true;
+    cup_fail(c, CUP_ARGUMENT,
+             "%s: same says what padding and output_padding are; leave them out, or same", name);
+    return false;
+}
+
 static bool take(cup_context *c, transposed *t, const cup_tensor *x, const cup_tensor *weight,
                  const cup_tensor *bias, const cup_conv_transpose_options *options)
 {
@@ -120,7 +141,8 @@ static bool take(cup_context *c, transposed *t, const cup_tensor *x, const cup_t
         !have_count(c, t->name, "stride", &o.stride, sides, false) ||
         !have_count(c, t->name, "dilation", &o.dilation, sides, false) ||
         !have_count(c, t->name, "output_padding", &o.output_padding, sides, false) ||
-        !have_count(c, t->name, "padding", &o.padding, sides, true))
+        !have_count(c, t->name, "padding", &o.padding, sides, true) ||
+        !is_padded_once(c, t->name, &o))
         return false;
     t->groups = o.groups ? o.groups : 1;
     for (int d = 0; d < sides; d++) {
@@ -129,8 +151,9 @@ static bool take(cup_context *c, transposed *t, const cup_tensor *x, const cup_t
         t->dilation[d] = number_of(&o.dilation, d, 1);
         for (int end = 0; end < 2; end++)
             t->padding[2 * d + end] = number_of(&o.padding, ends ? 2 * d + end : d, 0);
-        if (!have_side(c, t, d, x->shape[2 + d], weight->shape[2 + d],
-                       number_of(&o.output_padding, d, 0)))
+        int64_t more = o.same ? pad_same(t, d, weight->shape[2 + d])
+                              : number_of(&o.output_padding, d, 0);
+        if (!have_side(c, t, d, x->shape[2 + d], weight->shape[2 + d], more))
             return false;
     }
     if (bias && t->groups > 0 &&

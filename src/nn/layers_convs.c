@@ -43,6 +43,7 @@ typedef struct cup_conv_transpose_layer {
     cup_tensor *weight, *bias;
     int64_t stride[3], padding[6], output_padding[3], dilation[3];
     int sides, groups;
+    bool same;
 } cup_conv_transpose_layer;
 
 typedef struct cup_conv_transpose_layer_options {
@@ -55,6 +56,7 @@ typedef struct cup_conv_transpose_layer_options {
                                     KAIMING_NORMAL for as many products as a sum has, without
                                     overlaps that a stride leaves out */
     double deviation, gain;
+    bool same; /* each side becomes `stride` times as long, without padding and output_padding */
 } cup_conv_transpose_layer_options;
 
 CUP_API cup_status cup_conv_transpose_layer_new(cup_conv_transpose_layer *layer,
@@ -258,7 +260,9 @@ cup_status cup_conv_transpose_layer_new(cup_conv_transpose_layer *layer, cup_par
     making m = {.list = list, .sides = kernel_count, .groups = o.groups, .in = in, .out = out,
                 .activation = o.activation};
     choose_values(&m, o.initializer, o.deviation, o.gain);
-    if (kernel_count < 1 || kernel_count > 3)
+    if (o.same && (o.padding.count || o.output_padding.count))
+        refuse(list, "same says what padding and output_padding are; leave them out, or same");
+    else if (kernel_count < 1 || kernel_count > 3)
         refuse(list, "a kernel has a size for each side, of which there are one to three");
     else if (check(&m, kernel, kernel_count, true) == CUP_OK && TAKE(&m, layer, &o) &&
              take(list, layer->output_padding, m.sides, 1, &o.output_padding, 0) == CUP_OK) {
@@ -267,6 +271,7 @@ cup_status cup_conv_transpose_layer_new(cup_conv_transpose_layer *layer, cup_par
         layer->activation = o.activation;
         layer->sides = m.sides;
         layer->groups = m.groups;
+        layer->same = o.same;
         make_tensors(&m, o.no_bias, &layer->weight, &layer->bias);
     }
     return cup__layer_end(layer, sizeof *layer);
@@ -280,12 +285,13 @@ cup_tensor *cup_conv_transpose_layer_call(const cup_conv_transpose_layer *layer,
     cup_context *c = cup__layer_context((const cup_layer *)layer, x);
     if (!c)
         return NULL;
-    int n = layer->sides;
+    int n = layer->sides, given = !layer->same;
     return cup__layer_activate(
         c, layer->activation,
         calls[n - 1](c, x, layer->weight, layer->bias,
                      CUP_OPTIONS(cup_conv_transpose_options, .stride = {layer->stride, n},
-                                 .padding = {layer->padding, 2 * n},
-                                 .output_padding = {layer->output_padding, n},
-                                 .dilation = {layer->dilation, n}, .groups = layer->groups)));
+                                 .padding = {layer->padding, given * 2 * n},
+                                 .output_padding = {layer->output_padding, given * n},
+                                 .dilation = {layer->dilation, n}, .groups = layer->groups,
+                                 .same = layer->same)));
 }

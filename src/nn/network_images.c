@@ -73,27 +73,23 @@ static cup_status make_conv(making *m, const cup__network_line *l, cup__network_
                     .padding_mode = (cup_padding_mode)l->mode));
 }
 
-/* Without padding= a side is as many times longer as the stride says: what the window gives beyond
- * is cut off, or what it leaves open is added. */
+/* Without padding=, or with padding=same, a side is as many times longer as the stride says. */
 static cup_status make_transposed(making *m, const cup__network_line *l, cup__network_step *s,
                                   const char *name)
 {
     int64_t in = m->now.channels, out = l->count == -2 ? in : l->count;
     int64_t *sides[] = {&m->now.height, &m->now.width};
+    bool same = l->padding < 0;
     s->window = l->kernel ? l->kernel : 2;
     s->stride = l->stride ? l->stride : 2;
-    int64_t reach = s->dilation * (s->window - 1) + 1, over = reach - s->stride;
-    bool given = l->padding >= 0;
-    int64_t cut[4], open = given ? l->more : over < 0 ? -over : 0;
-    for (int i = 0; i < 4; i++)
-        cut[i] = given ? l->padding : over < 0 ? 0 : over / 2 + (i % 2) * (over % 2);
     if (in % s->groups || out % s->groups)
         return cup__network_refuse(m, l, "whose channels its groups do not divide");
-    if (open >= s->stride || (l->more && !given))
+    if (l->more && (same || l->more >= s->stride))
         return cup__network_refuse(m, l, "and outpadding= must be less than the stride, and goes "
-                                         "with padding=");
+                                         "with a number of padding=");
+    int64_t beyond = s->dilation * (s->window - 1) + 1 + l->more - 2 * l->padding;
     for (int i = 0; i < 2; i++) {
-        *sides[i] = (*sides[i] - 1) * s->stride + reach + open - cut[0] - cut[1];
+        *sides[i] = same ? *sides[i] * s->stride : (*sides[i] - 1) * s->stride + beyond;
         if (*sides[i] < 1 || *sides[i] > CUP__NETWORK_SIZE / 2)
             return cup_fail(m->n->c, CUP_FORMAT,
                             "line %d of the network: convtranspose makes a side of %lld; change "
@@ -101,12 +97,13 @@ static cup_status make_transposed(making *m, const cup__network_line *l, cup__ne
                             l->number, (long long)*sides[i]);
     }
     m->now.channels = out;
+    const int64_t padding = l->padding;
     return cup_conv_transpose_layer_new(
         &s->as.transposed, m->list, name, in, out, (int64_t[]){s->window, s->window}, 2,
         CUP_OPTIONS(cup_conv_transpose_layer_options, .stride = CUP_INTS(s->stride),
-                    .padding = {cut, 4}, .output_padding = CUP_INTS(open),
+                    .padding = {&padding, !same}, .output_padding = {&l->more, !same},
                     .dilation = CUP_INTS(s->dilation), .groups = s->groups,
-                    .no_bias = l->no_bias));
+                    .no_bias = l->no_bias, .same = same));
 }
 
 static cup_status make_pool(making *m, const cup__network_line *l, cup__network_step *s)

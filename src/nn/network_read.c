@@ -160,7 +160,7 @@ static bool take_option(cup__network_line *line, const char *word)
         value = value_of(word, options[i].name);
         if (!value || !(takes & options[i].needs))
             continue;
-        if (line->kind == CUP__STEP_CONV && options[i].whole == &line->padding &&
+        if ((takes & GROUPS) && options[i].whole == &line->padding &&
             !strcmp(value, "same")) {
             line->padding = -2;
             return true;

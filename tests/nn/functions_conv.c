@@ -208,6 +208,49 @@ TEST(gpu_function_conv1d)
     check_conv1d("cuda");
 }
 
+/* A result of `same` is what a convolution with `same` has the gradient of. */
+TEST(function_conv_transpose_same)
+{
+    static const int64_t kernels[][3] = {{1, 2, 3}, {4, 5, 3}, {2, 2, 2}, {6, 3, 1}};
+    static const int64_t strides[][3] = {{1, 2, 3}, {2, 3, 1}, {4, 2, 3}, {2, 2, 2}};
+    cup_tensor *(*const call[])(cup_context *, cup_tensor *, cup_tensor *, cup_tensor *,
+                                const cup_conv_transpose_options *) = {
+        cup_conv_transpose1d, cup_conv_transpose2d, cup_conv_transpose3d};
+    const int64_t size[] = {3, 5, 2};
+    for (int i = 0; i < 12; i++) {
+        static float a[8192], b[8192];
+        cup_context *c = device("cpu");
+        int sides = 1 + i % 3;
+        int64_t large[] = {3, 5, 2};
+        for (int d = 0; d < sides; d++)
+            large[d] *= strides[i / 3][d];
+        cup_tensor *y = drawn(c, sides, 2, 3, size), *w = drawn(c, sides, 3, 4, kernels[i / 3]);
+        cup_tensor *x = cup_require_grad(drawn(c, sides, 2, 4, large)), *grad, *z;
+        const cup_ints stride = {strides[i / 3], sides};
+        const cup_ints dilation = {(const int64_t[]){2}, i % 2};
+        if (sides < 3)
+            z = (sides == 1 ? cup_conv1d : cup_conv2d)(
+                c, x, w, NULL, CUP_OPTIONS(cup_conv2d_options, .stride = stride, .same = true,
+                                           .dilation = dilation));
+        else
+            z = cup_conv3d(c, x, w, NULL, CUP_OPTIONS(cup_conv3d_options, .stride = stride,
+                                                      .same = true, .dilation = dilation));
+        cup_tensor *loss = cup_sum(c, cup_mul(c, z, y), NULL, 0, false);
+        EXPECT_INT(cup_gradients(c, loss, &x, 1, &grad), CUP_OK);
+        cup_tensor *t = call[sides - 1](
+            c, y, w, NULL, CUP_OPTIONS(cup_conv_transpose_options, .stride = stride, .same = true,
+                                       .dilation = dilation));
+        EXPECT_TEXT(cup_error_text(c), "");
+        for (int d = 0; d < sides; d++)
+            EXPECT_INT(cup_tensor_size(t, 2 + d), large[d]);
+        read_all(grad, a);
+        read_all(t, b);
+        for (int64_t k = 0; k < cup_tensor_count(t); k++)
+            EXPECT_NEAR(b[k], a[k], 2e-5);
+        cup_context_free(c);
+    }
+}
+
 static void expect_refused(cup_context *c, cup_tensor *y, const char *words)
 {
     EXPECT(!y);
@@ -234,6 +277,14 @@ TEST(function_conv_refusals)
                                            CUP_OPTIONS(cup_conv_transpose_options,
                                                        .padding = CUP_INTS(3))),
                    "a side of 0");
+    expect_refused(c, cup_conv_transpose1d(c, x, w, NULL,
+                                           CUP_OPTIONS(cup_conv_transpose_options, .same = true,
+                                                       .padding = CUP_INTS(0))),
+                   "same says what padding and output_padding are");
+    expect_refused(c, cup_conv_transpose1d(c, x, w, NULL,
+                                           CUP_OPTIONS(cup_conv_transpose_options, .same = true,
+                                                       .dilation = CUP_INTS((int64_t)1 << 60))),
+                   "to 2^29");
     expect_refused(c, cup_conv_transpose1d(c, x, w, NULL,
                                            CUP_OPTIONS(cup_conv_transpose_options,
                                                        .stride = CUP_INTS(-1))),

@@ -117,7 +117,14 @@ TEST(layers_conv_transpose)
         expect_same(y, cup_silu(s.c, n == 1   ? cup_conv_transpose1d(s.c, x, w, b, o)
                                      : n == 2 ? cup_conv_transpose2d(s.c, x, w, b, o)
                                               : cup_conv_transpose3d(s.c, x, w, b, o)));
-        y = cup_sum(s.c, y, NULL, 0, false);
+        cup_conv_transpose_layer same;
+        EXPECT_INT(cup_conv_transpose_layer_new(
+                       &same, cup_parameters_under(s.list, "same"), names[n - 1], 4, 3, kernel, n,
+                       CUP_OPTIONS(cup_conv_transpose_layer_options, .stride = CUP_INTS(2),
+                                   .same = true)), CUP_OK);
+        cup_tensor *z = cup_layer_call(&same.layer, x);
+        EXPECT(z && cup_tensor_size(z, n + 1) == 2 * shape[n + 1]);
+        y = cup_add(s.c, cup_sum(s.c, y, NULL, 0, false), cup_sum(s.c, z, NULL, 0, false));
         sum = sum ? cup_add(s.c, sum, y) : y;
     }
     expect_gradients(&s, sum);
@@ -239,6 +246,10 @@ TEST(layers_more_refused)
     expect_refused(&s, cup_conv3d_layer_new(&three, s.list, "a", 0, 4, k, 1, NULL), "in must be");
     expect_refused(&s, cup_conv_transpose_layer_new(&t, s.list, "a", 4, 4, k, 4, NULL),
                    "one to three");
+    expect_refused(&s, cup_conv_transpose_layer_new(
+                           &t, s.list, "a", 4, 4, k, 2,
+                           CUP_OPTIONS(cup_conv_transpose_layer_options, .same = true,
+                                       .output_padding = CUP_INTS(1))), "leave them out, or same");
     expect_refused(&s, cup_conv_transpose_layer_new(
                            &t, s.list, "a", 4, 4, k, 2,
                            CUP_OPTIONS(cup_conv_transpose_layer_options,

@@ -52,6 +52,14 @@ static cup_tensor *transposed_far(const words *w, cup_tensor *x)
                                             .output_padding = CUP_INTS(2), .groups = 2));
 }
 
+/* Of a stride of 3 a reach of 2 leaves a place open. */
+static cup_tensor *transposed_open(const words *w, cup_tensor *x)
+{
+    return cup_conv_transpose2d(w->c, x, tensor(w, "weight"), NULL,
+                                CUP_OPTIONS(cup_conv_transpose_options, .stride = CUP_INTS(3),
+                                            .output_padding = CUP_INTS(1)));
+}
+
 /* Of a reach of 5 and a stride of 2 the 3 that are over are cut off. */
 static cup_tensor *transposed_cut(const words *w, cup_tensor *x)
 {
@@ -140,6 +148,10 @@ static const struct {
      "convtranspose1", {3 * HIGH + 1, 3 * WIDE + 1}, IN, transposed_far},
     {"convtranspose 3 kernel=3 dilation=2\n", "convtranspose1", {2 * HIGH, 2 * WIDE}, 3,
      transposed_cut},
+    {"convtranspose 3 kernel=3 dilation=2 padding=same\n", "convtranspose1",
+     {2 * HIGH, 2 * WIDE}, 3, transposed_cut},
+    {"convtranspose same kernel=2 stride=3 padding=same nobias\n", "convtranspose1",
+     {3 * HIGH, 3 * WIDE}, IN, transposed_open},
     {"upsample 3 mode=bicubic\n", "", {3 * HIGH, 3 * WIDE}, IN, upsampled},
     {"upsample 2\n", "", {2 * HIGH, 2 * WIDE}, IN, repeated},
     {"pixelshuffle 2\n", "", {2 * HIGH, 2 * WIDE}, IN / 4, shuffled},
@@ -255,8 +267,9 @@ TEST(network_words_refused)
         {"upsample 1000000000\n", "would make too much"},
         {"flatten\nupsample 2\n", "line 2 of the network: upsample gets 48 numbers, and takes"},
         {"pixelshuffle 2\n", "channels are no multiple of its square"},
-        {"convtranspose 4 outpadding=1\n", "goes with padding="},
+        {"convtranspose 4 outpadding=1\n", "goes with a number of padding="},
         {"convtranspose 4 padding=0 outpadding=2\n", "less than the stride"},
+        {"convtranspose 4 padding=same outpadding=1\n", "goes with a number of padding="},
         {"convtranspose 4 groups=2\n", "whose channels its groups do not divide"},
         {"convtranspose 4 padding=9\n", "makes a side of -10"},
         {"convtranspose 4 stride=1000000000 padding=0\n", "makes a side of"},

@@ -75,11 +75,10 @@ static int try_batches(search *r, plan_split split)
 static int try_split(search *r, plan_split split)
 {
     bool may = split.copies * split.ring > 1 && !r->s->training.lora_rank;
-    int64_t most = split.stages > 1 ? 2 : 3;
     int64_t first = r->wish->zero >= 0 ? r->wish->zero : 0;
-    int64_t last = r->wish->zero >= 0 ? r->wish->zero : may ? most : 0;
+    int64_t last = r->wish->zero >= 0 ? r->wish->zero : may ? 3 : 0;
     int code = CLI_OK;
-    if (last > (may ? most : 0))
+    if (last > (may ? 3 : 0))
         return CLI_OK;
     for (split.zero = first; split.zero <= last && !code; split.zero++)
         code = try_batches(r, split);

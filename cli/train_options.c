@@ -69,8 +69,7 @@ const cli_option train_options[] = {
     {"zero", INTEGER(train_given, zero, 0, 3), "STAGE", "0",
      "what each of several processes keeps of a share of the parameters only: 1 the optimizer's "
      "states, 2 gradients, too, 3 the parameters, too (ZeRO); 0: nothing. What --parallel tp, pp "
-     "or ep shares out is split so among those that have the same of it, of stages (pp) by 1 and "
-     "2"},
+     "or ep shares out is split so among those that have the same of it"},
     {"threads", INTEGER(train_given, threads, 0, 4096), "N", "0",
      "threads on a CPU; 0: all that the process may use"},
     {"deterministic", FLAG(train_given, deterministic), NULL, NULL,

@@ -65,15 +65,6 @@ static int take_stages(const train_given *given, train_parts *out)
                      cli_shown(given->stages), count, (long long)out->stages, count);
 }
 
-static int check_stages(const train_given *given, int stages)
-{
-    if (given->zero > 2 && stages > 1)
-        return cli_usage("--zero 3 leaves parameters to other processes, and --parallel %s keeps "
-                         "those of a stage on its own; --zero 2 goes with it",
-                         given->parallel);
-    return CLI_OK;
-}
-
 /* Experts are shared out among copies, and parts of texts are those of copies. */
 static int check_experts(const train_given *given, const int numbers[WAYS], int64_t copies)
 {
@@ -124,6 +115,5 @@ int train_parallel(const train_given *given, int processes, train_parts *out)
     if (given->sequence && out->tensor == 1)
         return cli_usage("--sequence-parallel shares out tokens among the processes of tp: give "
                          "--parallel tp=M, too");
-    code = take_stages(given, out);
-    return code ? code : check_stages(given, numbers[STAGES]);
+    return take_stages(given, out);
 }

@@ -145,8 +145,9 @@ typedef struct cup_loop_options {
  * stages alike; where stages are to draw what one process would, each skips those of the blocks
  * before its own, see cup_random_skip, which stages of a GPT do. Rank 0 has the first stage. Ranks
  * of `comm` stand so: those that share out a stage's parameters, then stages, then groups that
- * share the batches. An optimizer's `split` is then among those that have the same stage, by its
- * `stage` 1 or 2. Gradients are added up behind backward and not meanwhile. On a GPU a step is
+ * share the batches. An optimizer's `split` is then among those that have the same stage; at its
+ * `stage` 3 parameters come to these before each use, so that all of them make the same calls.
+ * Gradients are added up behind backward and not meanwhile. On a GPU a step is
  * captured in one graph, with what goes between stages, so that a stop waits for all of it; a
  * stage's work and what it passes on follow each other on the context's stream. */
 

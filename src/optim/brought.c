@@ -170,6 +170,12 @@ void cup__split_let_go(cup_optimizer *o)
             let_go(b, &b->units[i]);
 }
 
+cup_status cup__split_arrive(cup_optimizer *o)
+{
+    struct cup__brought *b = o->split ? o->split->brought : NULL;
+    return b && b->open ? join(b) : CUP_OK;
+}
+
 void cup__split_aside(cup_optimizer *o, bool on)
 {
     struct cup__brought *b = o->split ? o->split->brought : NULL;

@@ -114,6 +114,8 @@ cup_status cup__split_count(cup_optimizer *o, cup_comm *m, bool *counted);
 bool cup__split_elsewhere(const cup_tensor *t);
 bool cup__split_shared_out(const cup_tensor *t);
 void cup__split_let_go(cup_optimizer *o);
+/* Waits for what is on its way, before something else is sent. */
+cup_status cup__split_arrive(cup_optimizer *o);
 /* Around calls that use what is here alone; and around a step's own, behind which a new step
  * begins. */
 void cup__split_aside(cup_optimizer *o, bool on);

@@ -190,12 +190,10 @@ static cup_status renew(cup_optimizer *o, const cup__split_state *a)
 
 cup_status cup__split_renew(cup_optimizer *o)
 {
-    struct cup__split *s = o->split;
-    /* What was made when each parameter went to its owner is of its values still. */
-    if (s && s->stage > 2)
-        return CUP_OK;
+    const struct cup__split *s = o->split;
     bool was = cup_grad_recording(o->c, false);
     cup_status status = CUP_OK;
+    cup__split_aside(o, true);
     cup_scope_open(o->c);
     for (size_t i = 0; s && i < s->count && status == CUP_OK; i++) {
         const char *part = strrchr(s->states[i].name, '.');
@@ -203,6 +201,7 @@ cup_status cup__split_renew(cup_optimizer *o)
             status = renew(o, &s->states[i]);
     }
     cup_scope_return(o->c, NULL);
+    cup__split_aside(o, false);
     cup_grad_recording(o->c, was);
     return status;
 }

@@ -70,6 +70,7 @@ static cup_status evaluate_rows(const evaluation *e, int64_t first, int64_t rows
     return c->error.status;
 }
 
+/* `sum` may be NULL: in vain. */
 static cup_status forward(const evaluation *e, int chunk, int64_t first, int64_t rows,
                           cup_tensor **x, double *sum)
 {
@@ -78,7 +79,7 @@ static cup_status forward(const evaluation *e, int chunk, int64_t first, int64_t
     CUP_TRY(read_texts(e, first, rows, &t));
     cup_tensor *y = cup_gpt_chunk_call(m, chunk, t.tokens, *x, t.targets, false);
     bool last = m->bounds[2 * chunk + 1] == m->config.layers;
-    if (last && y)
+    if (last && y && sum)
         *sum += cup_tensor_item(y) * (double)rows;
     cup_tensor_free(*x);
     *x = last ? NULL : cup_keep(y);
@@ -107,14 +108,15 @@ static cup_status turn(const evaluation *e, const cup__turn *t, int64_t first, i
 }
 
 /* The texts [begin, end) in batches through the chunks of this process's stage; the sum is 0 in
- * all but the last. */
+ * all but the last. Behind them one text each, in vain, until there were `calls`. */
 static cup_status evaluate_stage(const evaluation *e, int64_t batch, int64_t begin, int64_t end,
-                                 double *sum)
+                                 int64_t calls, double *sum)
 {
     cup_context *c = e->model->context;
     cup__schedule s;
+    int64_t batches = (end - begin + batch - 1) / batch;
     const cup__stages of = {cup_comm_count(e->pipe), e->model->chunks,
-                            (end - begin + batch - 1) / batch, false};
+                            calls > batches ? calls : batches, false};
     CUP_TRY(cup__schedule_make(&c->error, &of, cup_comm_rank(e->pipe), &s));
     cup_tensor **places = cup__calloc((size_t)s.slots + 1, sizeof *places);
     cup_status status = CUP_OK;
@@ -123,8 +125,10 @@ static cup_status evaluate_stage(const evaluation *e, int64_t batch, int64_t beg
     for (int64_t i = 0; i < s.count && status == CUP_OK; i++) {
         const cup__turn *t = &s.turns[i];
         int64_t first = begin + t->batch * batch, rows = end - first < batch ? end - first : batch;
+        bool vain = t->batch >= batches;
         cup_scope_open(c);
-        status = turn(e, t, first, rows, &places[t->slot], sum);
+        status = vain ? turn(e, t, 0, 1, &places[t->slot], NULL)
+                      : turn(e, t, first, rows, &places[t->slot], sum);
         cup_scope_return(c, NULL);
     }
     for (int i = 0; i < s.slots && places; i++)
@@ -148,7 +152,7 @@ static cup_status evaluate(evaluation *e, int64_t batch, int64_t begin, int64_t 
         status = cup__fail(&c->error, CUP_MEMORY, "out of host memory for an evaluation");
     *sum = 0;
     if (status == CUP_OK && e->pipe)
-        status = evaluate_stage(e, batch, begin, end, sum);
+        status = evaluate_stage(e, batch, begin, end, calls, sum);
     for (int64_t first = begin; first < end && status == CUP_OK && !e->pipe; first += batch) {
         int64_t rows = end - first < batch ? end - first : batch;
         double mean = NAN;
@@ -156,7 +160,7 @@ static cup_status evaluate(evaluation *e, int64_t batch, int64_t begin, int64_t 
         *sum += mean * (double)rows;
         calls--;
     }
-    for (double ignored; calls > 0 && status == CUP_OK; calls--)
+    for (double ignored; calls > 0 && status == CUP_OK && !e->pipe; calls--)
         status = evaluate_rows(e, 0, 1, &ignored);
     cup__free(e->tokens);
     cup__free(e->targets);

@@ -2,7 +2,15 @@
  * way through them: one forward, one backward (Narayanan and others 2019, "PipeDream: generalized
  * pipeline parallelism for DNN training", without its versions of weights), in the order of
  * train/schedule.h.
- */
+ *
+ * Where the processes that have the same stage share out its parameters, too (stage 3 of an
+ * optimizer's `split`), a block's come before each of its uses, forward and backward of each batch,
+ * and go behind it. To hold them from the first batch of a step to the last would bring them once
+ * and not twice a batch; but then a stage's whole parameters are there while most is kept of what
+ * forward makes, which is all that stage 2 takes at its worst moment, and stage 2 brings them once
+ * as well. So who has the memory takes that. Those who have the same stage have the same turns, and
+ * bring the same at each; what comes ahead is there before a turn passes something on, so that of
+ * two ways on a card neither waits for the other. */
 #include <string.h>
 
 #include "base/memory.h"
@@ -13,6 +21,7 @@
 #include "grad/tape.h"
 #include "nn/parameters.h"
 #include "optim/loss_scale.h"
+#include "tensor/away.h"
 #include "train/schedule.h"
 #include "train/together.h"
 
@@ -135,6 +144,8 @@ static cup_status turn(cup_loop *l, const cup__turn *t, int64_t i)
 {
     const cup__pipeline *s = l->pipeline;
     cup__passage *p = &s->passages[t->slot];
+    if (t->kind != CUP__FORWARD && t->kind != CUP__BACKWARD)
+        CUP_TRY(cup__split_arrive(l->optimizer));
     int stages = s->last + 1, next = (s->at + 1) % stages, before = (s->at + s->last) % stages;
     switch (t->kind) {
     case CUP__TAKE: return take(l, &p->x, before);
@@ -334,12 +345,30 @@ static int choose_shared(const cup__pipeline *s, const cup__catalogue *catalogue
     return found;
 }
 
+/* Of what is brought, each who has it at the time gets it, its owner among them. */
+static cup_status spread_brought(cup_loop *l)
+{
+    const cup__pipeline *s = l->pipeline;
+    cup_context *c = l->c;
+    for (int i = 0; i < s->shared_count; i++) {
+        cup_tensor *t = l->optimizer->parameters[s->shared[i]];
+        CUP_TRY(cup__away_begin(c, &t, 1, false));
+        cup_status status = cup_comm_broadcast(s->sharers, &t, 1, 0);
+        cup__away_end(c);
+        CUP_TRY(status);
+    }
+    cup__split_let_go(l->optimizer);
+    return c->error.status;
+}
+
 cup_status cup__pipeline_spread(cup_loop *l)
 {
     const cup__pipeline *s = l->pipeline;
     int64_t weights, states;
     if (!s || !s->sharers)
         return CUP_OK;
+    if (cup__split_stage(l->optimizer) > 2)
+        return spread_brought(l);
     const cup_named *weight = cup_parameters_named(l->list, &weights);
     const cup_named *state = cup_optimizer_state(l->optimizer, &states);
     CUP_TRY(l->c->error.status);

@@ -2,7 +2,7 @@
 #include "base/memory.h"
 #include "train/together.h"
 
-cup_status cup__tensor_hash_add(cup__tensor_hash *h, const cup_tensor *t)
+cup_status cup__tensor_hash_add(cup__tensor_hash *h, cup_tensor *t)
 {
     size_t size = (size_t)t->count * (size_t)cup_dtype_size(t->dtype);
     if (!h->begun)

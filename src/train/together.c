@@ -70,10 +70,6 @@ static cup_status check_pipe(const cup_loop *l)
         return cup__fail(error, CUP_ARGUMENT, "training: stages of a model %s",
                          called ? "need the communicator of all processes, `comm`"
                                 : "are called by `stage`, which is NULL");
-    if (o->optimizer.split && o->optimizer.stage > 2)
-        return cup__fail(error, CUP_UNSUPPORTED,
-                         "training: stages of a model keep the parameters that they train; take "
-                         "stage 2 or 1 of the optimizer's `split`");
     if (o->chunks < 1 || o->chunks > CUP__CHUNKS_MOST || (o->chunks > 1 && !l->calls.chunk))
         return cup__fail(error, CUP_ARGUMENT,
                          "training: stages of %lld chunks; take from 1 to %d, and for more than "
@@ -350,7 +346,8 @@ static int64_t choose_weights(cup_loop *l, weights which, const cup_named *named
     const cup__pipeline *s = l->pipeline;
     int64_t found = 0;
     for (int i = 0; which == SHARED && i < s->shared_count; i++)
-        all[found++] = l->optimizer->parameters[s->shared[i]];
+        if (!cup__split_shared_out(l->optimizer->parameters[s->shared[i]]))
+            all[found++] = l->optimizer->parameters[s->shared[i]];
     for (int64_t i = 0; which != SHARED && i < count; i++) {
         cup_tensor *t = named[i].tensor;
         bool part = cup__loop_part(l, named[i].name, false) != NULL;

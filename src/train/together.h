@@ -125,7 +125,7 @@ typedef struct cup__tensor_hash {
 
 cup_status cup__tensors_hash(cup_context *c, cup_tensor *const *tensors, int64_t count,
                              uint64_t *out);
-cup_status cup__tensor_hash_add(cup__tensor_hash *hash, const cup_tensor *t);
+cup_status cup__tensor_hash_add(cup__tensor_hash *hash, cup_tensor *t);
 uint64_t cup__tensor_hash_end(cup__tensor_hash *hash);
 
 /* Fails on all where the weights of one are not those of the others, and names it. */

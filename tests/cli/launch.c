@@ -284,7 +284,6 @@ TEST(launch_train_shares_out_a_model)
         {"--processes 2 --sequence-parallel", "give --parallel tp=M, too"},
         {"--processes 2 --parallel tp=0", "--parallel takes dp=N, cp=R, pp=S, tp=M"},
         {"--processes 2 --parallel tp=2,", "--parallel takes dp=N, cp=R, pp=S, tp=M"},
-        {"--processes 2 --parallel pp=2 --zero 3", "a stage on its own; --zero 2 goes with it"},
         {"--processes 2 --parallel tp=2 --heads 1", "cannot be shared out equally to 2 processes"},
         {"--processes 2 --parallel cp=2 --context 10", "a context of 10 tokens has no 4 parts"},
         {"--processes 2 --parallel cp=2 --window 4", "do not know of windows"},

@@ -111,7 +111,7 @@ TEST(stages_refuse_what_needs_the_whole)
     refuse_one(c, cup_gpt_chunk_call(m, 1, tokens, NULL, tokens, false), "no chunk 1 of a stage");
     cup_tensor *narrow = cup_zeros(c, CUP_F32, 3, (int64_t[]){1, 2, 7});
     refuse_one(c, cup_gpt_stage_call(m, NULL, narrow, tokens, false), "must be f32 [B,T,8]");
-    refuse_one(c, cup_gpt_adapt(m, 2, 0, false) == CUP_OK, "adapters: this process has");
+    refuse_one(c, cup_gpt_adapters_load(m, "nowhere") == CUP_OK, "adapters: this process has");
     refuse_one(c, cup_gpt_export(m, "nowhere") == CUP_OK, "export: this process");
     cup_gpt_free(m);
     cup_context_free(c);

@@ -186,6 +186,18 @@ TEST(parallel_parts_that_are_elsewhere_are_the_run_of_one)
                       .method = CUP_METHOD_MUON});
 }
 
+/* Of a stage, too, for each of its batches; its evaluations have one batch more on some. */
+TEST(parallel_stages_that_are_elsewhere_are_the_run_of_one)
+{
+    together(2, run_beside_one, &(parts){.stages = 2, .zero = 3});
+    together(4, run_beside_one, &(parts){.stages = 2, .zero = 3, .dropout = 0.2});
+    together(4, run_beside_one,
+             &(parts){.stages = 2, .chunks = 2, .zero = 3, .gated = true,
+                      .method = CUP_METHOD_MUON});
+    together(6, run_beside_one, &(parts){.stages = 2, .zero = 3, .batches = 6});
+    together(8, run_beside_one, &(parts){.stages = 2, .tensor = 2, .zero = 3});
+}
+
 /* What experts of each stage cost is in the loss, and in what all learn. */
 TEST(parallel_stages_of_experts_are_the_run_of_one)
 {
@@ -248,7 +260,8 @@ static void change(cup_context *c, cup_comm *comm, void *user)
                                   {.stages = 4},
                                   {.tensor = 2, .zero = 3},
                                   {.stages = 2, .zero = 1},
-                                  {.stages = 2, .chunks = 2, .zero = 2}};
+                                  {.stages = 2, .chunks = 2, .zero = 2},
+                                  {.stages = 2, .zero = 3}};
     static const parts second[] = {{0},
                                    {.stages = 4},
                                    {.tensor = 2},
@@ -258,7 +271,8 @@ static void change(cup_context *c, cup_comm *comm, void *user)
                                    {.tensor = 2, .stages = 2, .chunks = 2},
                                    {.stages = 2, .zero = 2},
                                    {.tensor = 2, .zero = 1},
-                                   {.tensor = 2, .zero = 3}};
+                                   {.tensor = 2, .zero = 3},
+                                   {.tensor = 2, .stages = 2, .zero = 3}};
     cup_training_point a[MOST_POINTS], b[MOST_POINTS];
     cup_training training = parted_training(false);
     char folder[500];
@@ -267,7 +281,7 @@ static void change(cup_context *c, cup_comm *comm, void *user)
     /* So that the rates do not depend on the number of steps. */
     training.rate_end = training.rate;
     int64_t count = parted_run(c, NULL, training, whole, NULL, false, a);
-    for (int i = 0; i < 10; i++) {
+    for (int i = 0; i < 11; i++) {
         cup_training half = training;
         half.steps = 5;
         snprintf(folder, sizeof folder, "%s/run%d", (const char *)user, i);
@@ -320,7 +334,6 @@ static void refuse(cup_context *c, cup_comm *comm, void *user)
         {{.ring = 2}, 4, 0.1, "make the context a multiple of 64, or set dropout to 0"},
         {{.tensor = 2}, 1, 0, "1 heads and 1 of keys and values cannot be shared out equally to 2"},
         {{.experts = 4, .expert = 3}, 4, 0, "no groups of 3 that share out experts"},
-        {{.stages = 2, .zero = 3}, 4, 0, "take stage 2 or 1"},
         {{.experts = 4, .expert = 2, .stages = 2}, 4, 0, "go with copies of all else; leave out"},
         {{.experts = 3, .expert = 2}, 4, 0, "3 experts in a block cannot be shared out equally"},
         {{.expert = 2}, 4, 0, "0 experts in a block cannot be shared out equally to 2"},

@@ -241,25 +241,24 @@ static cup_tensor *alone(cup_context *c, int64_t batch, void *user)
 
 static void misuse(cup_context *c, cup_comm *comm, void *user)
 {
-    static const char *const words[] = {"need the communicator",    "which is NULL",
-                                        "take stage 2 or 1",        "with 9 dimensions",
-                                        "stages of 2 chunks; take", "stages of 33 chunks; take"};
+    static const char *const words[] = {"need the communicator", "which is NULL",
+                                        "with 9 dimensions", "stages of 2 chunks; take",
+                                        "stages of 33 chunks; take"};
     model m = {.stage = cup_comm_rank(comm), .stages = 2, .chunks = 1};
     (void)user;
     make(&m, c);
-    for (int i = 0; i < 6; i++) {
+    for (int i = 0; i < 5; i++) {
         const cup_loop_calls calls = {.size = sizeof calls,
                                       .stage = i == 1 ? NULL : stage,
-                                      .chunk = i == 5 ? chunk : NULL,
+                                      .chunk = i == 4 ? chunk : NULL,
                                       .loss = i == 1 ? alone : NULL,
                                       .user = &m};
         const cup_loop_options options = {.size = sizeof options,
                                           .schedule = {.high = 1, .steps = 1},
-                                          .optimizer = {.split = i == 2 ? comm : NULL, .stage = 3},
                                           .comm = i == 0 ? NULL : comm,
                                           .pipe = comm,
-                                          .between_ndim = i == 3 ? 9 : 2,
-                                          .chunks = i == 4 ? 2 : i == 5 ? 33 : 0};
+                                          .between_ndim = i == 2 ? 9 : 2,
+                                          .chunks = i == 3 ? 2 : i == 4 ? 33 : 0};
         cup_loop *l = cup_loop_new(m.list, &calls, &options);
         if (l || !strstr(cup_error_text(c), words[i]))
             wrong("not \"%s\" but \"%s\"", words[i], cup_error_text(c));

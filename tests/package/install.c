@@ -5,6 +5,7 @@
 
 #include "base/file.h"
 #include "base/memory.h"
+#include "data/shapes.h"
 #include "test.h"
 
 static char out[100000];
@@ -134,6 +135,35 @@ TEST_LIMITED(install_examples_go_on, 300)
     EXPECT_CONTAINS(out, "step 400  validation loss 0.02");
     EXPECT_CONTAINS(out, "step 300  validation loss 0.00");
     EXPECT_CONTAINS(out, "step 200  validation loss 0.02");
+}
+
+/* Of pictures in a folder, made smaller for the time that a test has. What is stopped and goes on
+ * is as what was not, and new pictures are written each time. */
+TEST_LIMITED(install_examples_of_pictures, 300)
+{
+    skip_without("pkg-config");
+    const char *folder = install("/usr");
+    char path[4200];
+    snprintf(path, sizeof path, "%s/shapes", folder);
+    EXPECT(cup__folder_make(NULL, path) == CUP_OK);
+    shapes_write(path, "train", 30, 1);
+    shapes_write(path, "t10k", 10, 2);
+    expect_typed(folder,
+                 "cp examples/* \"$folder\" && cd \"$folder\" && "
+                 "sed -i 's/NOISES = 200/NOISES = 9/; s/MOST_SIDE = 28/MOST_SIDE = 8/; "
+                 "s/ STEPS = [36]00*/ STEPS = 5/' diffusion.c autoencoder.c && "
+                 "for name in 'diffusion shapes' autoencoder; do set -- $name; "
+                 "${CC:-cc} -std=c11 -o $1 $1.c $(pkg-config --cflags --libs cupola) -lm && "
+                 "./$name whole && ./$name parts 2 && ./$name parts && "
+                 "cmp whole/model.safetensors parts/model.safetensors && "
+                 "if [ $1 = diffusion ]; then head -c 9 parts/samples.pgm; "
+                 "wc -c <parts/samples.pgm; fi && rm -r whole parts || exit 1; done; "
+                 "./diffusion nowhere && exit 1; true");
+    EXPECT_CONTAINS(out, "goes on behind 2 steps\n");
+    EXPECT_CONTAINS(out, "5 of 5 steps are done\n");
+    EXPECT_CONTAINS(out, "P5\n64 64\n4109\n");
+    EXPECT_CONTAINS(out, "step   5  validation loss 0.");
+    EXPECT_CONTAINS(out, "nowhere is no folder of images");
 }
 
 TEST_LIMITED(install_static_library, 300)

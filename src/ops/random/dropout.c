@@ -94,24 +94,24 @@ cup_status cup__dropout_specification(cup__call *call)
     return CUP_OK;
 }
 
-/* The masks of `bytes` times 8 elements, and which of them equal the threshold. */
-CUP__WIDE static void draw(uint8_t *mask, uint8_t *equal, uint64_t key, uint32_t sequence,
-                           uint32_t step, uint64_t first, int64_t bytes, uint32_t threshold)
+/* A mask of 8 elements for each of `count` blocks, and above it which of them equal the threshold:
+ * numbers of one size all through, since vectors of bytes made of words take 60 KB of code. */
+CUP__WIDE static void draw(uint32_t *masks, uint64_t key, uint32_t sequence, uint32_t step,
+                           uint64_t first, int64_t count, uint32_t threshold)
 {
-    for (int64_t i = 0; i < bytes; i++) {
+    for (int64_t i = 0; i < count; i++) {
         uint64_t block = first + (uint64_t)i;
         cup__philox_words w =
             cup__philox(key, (uint32_t)block, (uint32_t)(block >> 32), sequence, step);
-        uint32_t bits = 0, same = 0;
+        uint32_t bits = 0;
         for (int k = 0; k < 4; k++) {
             uint32_t low = w.at[k] & 0xffff, high = w.at[k] >> 16;
             bits |= (uint32_t)(low >= threshold) << (2 * k);
             bits |= (uint32_t)(high >= threshold) << (2 * k + 1);
-            same |= (uint32_t)(low == threshold) << (2 * k);
-            same |= (uint32_t)(high == threshold) << (2 * k + 1);
+            bits |= (uint32_t)(low == threshold) << (2 * k + 8);
+            bits |= (uint32_t)(high == threshold) << (2 * k + 9);
         }
-        mask[i] = (uint8_t)bits;
-        equal[i] = (uint8_t)same;
+        masks[i] = bits;
     }
 }
 
@@ -119,18 +119,20 @@ CUP__WIDE static void draw(uint8_t *mask, uint8_t *equal, uint64_t key, uint32_t
 static void draw_all(uint8_t *mask, const cup__call *call, const cup__dropout *dropout,
                      int64_t start, int64_t bytes)
 {
-    uint8_t equal[CHUNK / 8];
+    uint32_t masks[CHUNK / 8];
     cup__dropout_parts parts = cup__dropout_parts_of(call);
     for (int64_t i = 0, run; i < bytes; i += run) {
         uint64_t block = (uint64_t)(start / 8 + i);
         int64_t left = parts.stretch ? (int64_t)(parts.stretch - block % parts.stretch) : bytes;
         run = left < bytes - i ? left : bytes - i;
-        draw(mask + i, equal + i, call->random[0], call->sequence, (uint32_t)call->random[1],
+        draw(masks + i, call->random[0], call->sequence, (uint32_t)call->random[1],
              whole_block(&parts, block), run, dropout->threshold);
     }
+    for (int64_t i = 0; i < bytes; i++)
+        mask[i] = (uint8_t)masks[i];
     for (int64_t i = 0; dropout->rest && i < bytes; i++)
-        for (int k = 0; equal[i] >> k; k++)
-            if (equal[i] >> k & 1 && !cup__dropout_keeps(call, dropout, start + i * 8 + k))
+        for (int k = 0; masks[i] >> (8 + k); k++)
+            if (masks[i] >> (8 + k) & 1 && !cup__dropout_keeps(call, dropout, start + i * 8 + k))
                 mask[i] &= (uint8_t)~(1u << k);
 }
 

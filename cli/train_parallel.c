@@ -65,15 +65,15 @@ static int take_stages(const train_given *given, train_parts *out)
                      cli_shown(given->stages), count, (long long)out->stages, count);
 }
 
-/* Experts are shared out among copies, and parts of texts are those of copies. */
+/* Experts of a stage are shared out among its copies, and parts of texts are those of copies. */
 static int check_experts(const train_given *given, const int numbers[WAYS], int64_t copies)
 {
     int experts = numbers[EXPERTS], ring = numbers[RING];
     if (experts == 1)
         return CLI_OK;
-    if (numbers[STAGES] * numbers[PARTS] > 1)
-        return cli_usage("--parallel %s: ep=%d shares out experts among copies of all else; leave "
-                         "pp and tp out, and give ep more processes",
+    if (numbers[PARTS] > 1)
+        return cli_usage("--parallel %s: ep=%d shares out experts among copies of all else, and tp "
+                         "gives each process a part of every expert; leave one of them out",
                          given->parallel, experts);
     if (copies * ring % experts == 0 && (ring % experts == 0 || experts % ring == 0))
         return CLI_OK;

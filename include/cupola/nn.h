@@ -168,6 +168,18 @@ CUP_API cup_gpt *cup_gpt_stage_new(cup_context *c, cup_dtype dtype, int64_t firs
  * and have blocks between them. cup_gpt_chunk_call makes what one of them makes, see below. */
 CUP_API cup_gpt *cup_gpt_chunks_new(cup_context *c, cup_dtype dtype, const int64_t *bounds,
                                     int chunks, const cup_gpt_config *config, cup_comm *among);
+
+/* All of these in one. */
+typedef struct cup_gpt_sharing {
+    size_t size;           /* see CUP_OPTIONS */
+    cup_comm *among;       /* as of cup_gpt_among_new, or NULL */
+    cup_comm *experts;     /* as of cup_gpt_experts_new, or NULL; not beside `among` */
+    const int64_t *bounds; /* as of cup_gpt_chunks_new; NULL: all blocks are here */
+    int chunks;
+} cup_gpt_sharing;
+CUP_API cup_gpt *cup_gpt_shared_new(cup_context *c, cup_dtype dtype, const cup_gpt_sharing *sharing,
+                                    const cup_gpt_config *config);
+
 CUP_API cup_tensor *cup_gpt_chunk_call(cup_gpt *m, int chunk, cup_tensor *tokens, cup_tensor *x,
                                        cup_tensor *targets, bool training);
 /* The same; *cost becomes what the chunk's experts add to the loss, see cup_loop_cost, one number,

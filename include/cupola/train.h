@@ -74,9 +74,10 @@ typedef struct cup_training {
      * 0: 1. All else is as of `stages`. */
     int64_t chunks;
     /* So many processes whose ranks follow each other, each of which has its share of the batches,
-     * share out the experts of the model, see cup_gpt_experts_new; all else is whole on each. 0: 1.
-     * Nor is it kept in checkpoints, which are of the whole. Beside `tensor`, of which each process
-     * has a part of all experts, and `stages` there is none. */
+     * share out the experts of the model, see cup_gpt_experts_new; all else is whole on each. With
+     * `stages` they are copies of one of them, that many ranks apart, and share out its experts.
+     * 0: 1. Nor is it kept in checkpoints, which are of the whole. Beside `tensor`, where each
+     * process has a part of all experts, there is none. */
     int64_t expert;
     int64_t recompute_blocks; /* see cup_gpt; 0: all */
     cup_non_finite non_finite; /* see cup_loop_options */

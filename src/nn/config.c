@@ -294,6 +294,12 @@ cup_status cup__gpt_config_take(cup_context *c, const cup_gpt_config *config, cu
     return check(&c->error, to);
 }
 
+cup_status cup__gpt_sharing_take(cup_context *c, const cup_gpt_sharing *sharing,
+                                 cup_gpt_sharing *to)
+{
+    return cup__options_take(&c->error, "gpt: its sharing", to, sizeof *to, sharing);
+}
+
 cup_status cup_gpt_config_check(cup_context *c, cup_gpt_config *config)
 {
     if (!c)

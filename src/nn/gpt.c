@@ -178,23 +178,18 @@ cup_status cup__gpt_fits(cup_context *c, const cup_gpt_config *config, int64_t b
     return cup_memory_check(c, count * (double)bytes_each, words);
 }
 
-/* Those that share out a model, or its experts, or NULL. */
-typedef struct sharers {
-    cup_comm *among, *experts;
-} sharers;
-
-static cup_status make(cup_gpt *m, sharers s)
+static cup_status make(cup_gpt *m, const cup_gpt_sharing *s)
 {
     cup_context *c = m->context;
     size_t layers = (size_t)m->config.layers;
-    int processes = cup_comm_count(s.among) * (int)(m->config.layers / blocks_here(m));
+    int processes = cup_comm_count(s->among) * (int)(m->config.layers / blocks_here(m));
     cup_status status = cup__gpt_fits(c, &m->config, cup_dtype_size(m->dtype), "weights", processes,
-                                      cup_comm_count(s.experts));
+                                      cup_comm_count(s->experts));
     if (status != CUP_OK)
         return status;
     m->parameters = cup_parameters_new(c, m->dtype);
-    if (!m->parameters || cup_parameters_among(m->parameters, s.among) != CUP_OK ||
-        cup_parameters_experts(m->parameters, s.experts) != CUP_OK)
+    if (!m->parameters || cup_parameters_among(m->parameters, s->among) != CUP_OK ||
+        cup_parameters_experts(m->parameters, s->experts) != CUP_OK)
         return cup_error(c);
     m->blocks = calloc(layers, sizeof *m->blocks);
     m->passes = calloc(2 * layers, sizeof *m->passes);
@@ -235,11 +230,13 @@ static cup_status check_stage(const cup_gpt *m)
     return CUP_OK;
 }
 
+static const int64_t whole[] = {0, ALL};
+
 static cup_status take_bounds(cup_gpt *m, const int64_t *bounds, int chunks)
 {
-    if (!bounds || chunks < 1)
+    if (chunks < 1)
         return cup_fail(m->context, CUP_ARGUMENT, "gpt: a stage has %d chunks; give it some",
-                        bounds ? chunks : 0);
+                        chunks);
     m->bounds = malloc(2 * (size_t)chunks * sizeof *m->bounds);
     if (!m->bounds)
         return cup_fail(m->context, CUP_MEMORY, "out of host memory for a model");
@@ -253,10 +250,10 @@ static cup_status take_bounds(cup_gpt *m, const int64_t *bounds, int chunks)
 }
 
 /* Of those who have some of them each expert is whole. */
-static cup_status check_experts(const cup_gpt *m, sharers s)
+static cup_status check_experts(const cup_gpt *m, const cup_gpt_sharing *s)
 {
     cup_context *c = m->context;
-    int64_t processes = cup_comm_count(s.experts);
+    int64_t processes = cup_comm_count(s->experts);
     if (m->config.experts % processes || (processes > 1 && m->config.experts == 0))
         return cup_fail(c, CUP_ARGUMENT,
                         "gpt: %lld experts in a block cannot be shared out equally to %lld "
@@ -265,9 +262,10 @@ static cup_status check_experts(const cup_gpt *m, sharers s)
     return CUP_OK;
 }
 
-static cup_gpt *make_blocks_of(cup_context *c, cup_dtype dtype, const cup_gpt_config *config,
-                               sharers s, const int64_t *bounds, int chunks)
+cup_gpt *cup_gpt_shared_new(cup_context *c, cup_dtype dtype, const cup_gpt_sharing *sharing,
+                            const cup_gpt_config *config)
 {
+    cup_gpt_sharing s;
     if (!c || cup_error(c) != CUP_OK)
         return NULL;
     if (!config) {
@@ -281,44 +279,48 @@ static cup_gpt *make_blocks_of(cup_context *c, cup_dtype dtype, const cup_gpt_co
     }
     m->context = c;
     m->dtype = dtype;
-    cup_status status = cup__gpt_config_take(c, config, &m->config);
-    if (status == CUP_OK && take_bounds(m, bounds, chunks) == CUP_OK &&
-        check_experts(m, s) == CUP_OK && make(m, s) == CUP_OK)
+    if (cup__gpt_sharing_take(c, sharing, &s) == CUP_OK &&
+        cup__gpt_config_take(c, config, &m->config) == CUP_OK &&
+        take_bounds(m, s.bounds ? s.bounds : whole, s.bounds ? s.chunks : 1) == CUP_OK &&
+        check_experts(m, &s) == CUP_OK && make(m, &s) == CUP_OK)
         return m;
     cup_gpt_free(m);
     return NULL;
 }
 
-static const int64_t whole[] = {0, ALL};
-
 cup_gpt *cup_gpt_new(cup_context *c, cup_dtype dtype, const cup_gpt_config *config)
 {
-    return make_blocks_of(c, dtype, config, (sharers){0}, whole, 1);
+    return cup_gpt_shared_new(c, dtype, NULL, config);
 }
 
 cup_gpt *cup_gpt_among_new(cup_context *c, cup_dtype dtype, const cup_gpt_config *config,
                            cup_comm *among)
 {
-    return make_blocks_of(c, dtype, config, (sharers){.among = among}, whole, 1);
+    return cup_gpt_shared_new(c, dtype, CUP_OPTIONS(cup_gpt_sharing, .among = among), config);
 }
 
 cup_gpt *cup_gpt_experts_new(cup_context *c, cup_dtype dtype, const cup_gpt_config *config,
                              cup_comm *experts)
 {
-    return make_blocks_of(c, dtype, config, (sharers){.experts = experts}, whole, 1);
+    return cup_gpt_shared_new(c, dtype, CUP_OPTIONS(cup_gpt_sharing, .experts = experts), config);
 }
 
 cup_gpt *cup_gpt_stage_new(cup_context *c, cup_dtype dtype, int64_t first, int64_t end,
                            const cup_gpt_config *config, cup_comm *among)
 {
     const int64_t bounds[] = {first, end < 0 ? 0 : end};
-    return make_blocks_of(c, dtype, config, (sharers){.among = among}, bounds, 1);
+    return cup_gpt_chunks_new(c, dtype, bounds, 1, config, among);
 }
 
 cup_gpt *cup_gpt_chunks_new(cup_context *c, cup_dtype dtype, const int64_t *bounds, int chunks,
                             const cup_gpt_config *config, cup_comm *among)
 {
-    return make_blocks_of(c, dtype, config, (sharers){.among = among}, bounds, chunks);
+    static const int64_t none[] = {0, 0};
+    return cup_gpt_shared_new(c, dtype,
+                              CUP_OPTIONS(cup_gpt_sharing, .among = among,
+                                          .bounds = bounds ? bounds : none,
+                                          .chunks = bounds ? chunks : 0),
+                              config);
 }
 
 void cup_gpt_free(cup_gpt *m)

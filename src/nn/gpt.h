@@ -7,6 +7,9 @@
 
 /* A caller's config with its defaults, checked. */
 cup_status cup__gpt_config_take(cup_context *c, const cup_gpt_config *config, cup_gpt_config *to);
+/* How processes share out a model, as a caller says it. */
+cup_status cup__gpt_sharing_take(cup_context *c, const cup_gpt_sharing *sharing,
+                                 cup_gpt_sharing *to);
 
 #define CUP__GPT_LOGITS_MOST ((int64_t)1 << 30) /* bytes, where the caller does not say */
 

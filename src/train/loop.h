@@ -57,12 +57,11 @@ struct cup_loop {
     /* Of those, the processes that have the parts of one model with this one, or NULL: it has the
      * whole; and those that have the same part, of which each has its share of the batches. */
     cup_comm *among, *copies;
-    /* Of those, that have batches of their own, the processes that have the parts of the experts
-     * with this one, or NULL. */
+    /* Of the copies, the processes that have the parts of the experts with this one, or NULL. */
     cup_comm *experts;
     cup_comm *alike; /* those that have the parts of this one: the copies, or fewer of them */
     /* Where processes have stages of one model: those of this one's, those that have the same
-     * stage, and all that have something of the model; else NULL, `comm` and `among`. */
+     * stage, and the fewest that have all of the model together; else NULL, `comm` and `among`. */
     cup_comm *pipe, *peers, *model;
     bool owns_copies, owns_alike;
     struct cup__pipeline *pipeline; /* or NULL */

@@ -85,46 +85,37 @@ static cup_status check_pipe(const cup_loop *l)
     return CUP_OK;
 }
 
-/* Ranks stand in groups that have all experts each. */
+/* Copies, of a stage where there are some, stand in groups that have all experts each. */
 static cup_status group_experts(cup_loop *l)
 {
     int64_t part = cup_comm_rank(l->experts), each = cup_comm_count(l->experts);
-    if (l->among || l->pipe)
-        return cup__fail(&l->c->error, CUP_UNSUPPORTED,
-                         "training: experts that processes share out go with copies of all else; "
-                         "leave stages and parts of the model out, and share out experts among "
-                         "more processes");
+    int64_t stage = cup_comm_rank(l->pipe), copy = cup_comm_rank(l->copies);
     l->owns_alike = true;
-    l->alike = cup_comm_split_new(l->comm, (int)part);
+    l->alike = cup_comm_split_new(l->comm, (int)(stage * each + part));
     CUP_TRY(l->c->error.status);
     int64_t group = cup_comm_rank(l->alike);
-    cup_status status = agree_on(l, l->experts, &group, 1);
+    cup_status status = agree_on(l, l->experts, (int64_t[]){group, stage}, 2);
     CUP_TRY(l->c->error.status);
-    if (status == CUP_OK && cup_comm_count(l->alike) * each == cup_comm_count(l->comm) &&
-        cup_comm_rank(l->comm) == group * each + part)
+    if (status == CUP_OK && cup_comm_count(l->alike) * each == cup_comm_count(l->copies) &&
+        copy == group * each + part)
         return CUP_OK;
     return cup__fail(&l->c->error, CUP_ARGUMENT,
-                     "training: %d processes are not alike groups of %lld that share out experts; "
-                     "make each of as many ranks that follow each other",
-                     cup_comm_count(l->comm), (long long)each);
+                     "training: %d processes%s are not alike groups of %lld that share out "
+                     "experts; make each of as many %s that follow each other",
+                     cup_comm_count(l->copies), l->pipe ? " of a stage" : "", (long long)each,
+                     l->pipe ? "of them" : "ranks");
 }
 
-cup_status cup__loop_group(cup_loop *l)
+/* Where processes have parts or stages of a model. */
+static cup_status group_parts(cup_loop *l)
 {
-    l->copies = l->peers = l->alike = l->comm;
-    l->model = l->among;
-    if (l->experts)
-        return group_experts(l);
-    if (l->pipe)
-        CUP_TRY(check_pipe(l));
-    if (!l->among && !l->pipe)
-        return CUP_OK;
     int part = cup_comm_rank(l->among), stage = cup_comm_rank(l->pipe);
     l->owns_copies = true;
     l->copies = cup_comm_split_new(l->comm, stage * cup_comm_count(l->among) + part);
     if (l->pipe) {
         l->peers = cup_comm_split_new(l->comm, stage);
-        l->model = cup_comm_split_new(l->comm, cup_comm_rank(l->copies));
+        l->model = cup_comm_split_new(l->comm,
+                                      cup_comm_rank(l->copies) / cup_comm_count(l->experts));
     }
     l->alike = l->copies;
     CUP_TRY(l->c->error.status);
@@ -132,6 +123,17 @@ cup_status cup__loop_group(cup_loop *l)
     if (l->pipe && l->options.optimizer.split)
         l->options.optimizer.split = cup_comm_count(l->peers) > 1 ? l->peers : NULL;
     return check_groups(l);
+}
+
+cup_status cup__loop_group(cup_loop *l)
+{
+    l->copies = l->peers = l->alike = l->comm;
+    l->model = l->among;
+    if (l->pipe)
+        CUP_TRY(check_pipe(l));
+    if (l->among || l->pipe)
+        CUP_TRY(group_parts(l));
+    return l->experts ? group_experts(l) : CUP_OK;
 }
 
 void cup__loop_ungroup(cup_loop *l)

@@ -143,10 +143,12 @@ static cup_status make_loop(cup_context *c, cup_trainer *t, const char *folder)
     if (!t->loop)
         return c->error.status;
     cup_seed(c, a->seed);
-    t->model = t->pipe      ? cup_gpt_chunks_new(c, a->dtype, t->bounds[0], (int)t->chunks,
-                                                 &a->model, t->among)
-               : t->experts ? cup_gpt_experts_new(c, a->dtype, &a->model, t->experts)
-                            : cup_gpt_among_new(c, a->dtype, &a->model, t->among);
+    t->model = cup_gpt_shared_new(c, a->dtype,
+                                  CUP_OPTIONS(cup_gpt_sharing, .among = t->among,
+                                              .experts = t->experts,
+                                              .bounds = t->pipe ? t->bounds[0] : NULL,
+                                              .chunks = (int)t->chunks),
+                                  &a->model);
     if (!t->model)
         return c->error.status;
     CUP_TRY(cup__trainer_begin(c, t, folder));

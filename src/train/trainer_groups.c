@@ -73,31 +73,33 @@ static cup_status make_ring(cup_context *c, cup_trainer *t, int64_t each)
     return c->error.status;
 }
 
-/* Makes groups of processes that have batches of their own and share out the experts. */
+/* Makes groups of processes that have batches of their own and share out the experts of their
+ * stage: its copies, `stages` ranks apart. */
 static cup_status make_experts(cup_context *c, cup_trainer *t)
 {
     const cup_training *a = &t->training;
-    int64_t count = cup_comm_count(a->comm), each = a->expert > 0 ? a->expert : 1;
-    if (a->expert < 0 || count % each)
+    int64_t each = a->expert > 0 ? a->expert : 1, ring = cup_comm_count(t->ring);
+    if (each > 1 && (t->among || a->lora_rank))
+        return cup__fail(&c->error, CUP_UNSUPPORTED,
+                         "training: experts that processes share out go with copies of all else; "
+                         "leave out %s",
+                         a->lora_rank ? "adapters, which stand beside whole models"
+                                      : "parts of the model, which are parts of each expert, too, "
+                                        "and share out experts among more processes");
+    if (a->expert < 0 || t->groups % each)
         return cup__fail(&c->error, CUP_ARGUMENT,
-                         "training: %lld processes are no groups of %lld that share out experts; "
+                         "training: %lld processes%s are no groups of %lld that share out experts; "
                          "start a multiple of them",
-                         (long long)count, (long long)a->expert);
-    int64_t ring = cup_comm_count(t->ring);
+                         (long long)t->groups, t->pipe ? " of each stage" : "",
+                         (long long)a->expert);
     if (each > 1 && each % ring && ring % each)
         return cup__fail(&c->error, CUP_ARGUMENT,
                          "training: of %lld processes that share out experts and %lld with parts "
                          "of each text one number must divide the other; change it",
                          (long long)each, (long long)ring);
-    if (each > 1 && (t->groups != count || a->lora_rank))
-        return cup__fail(&c->error, CUP_UNSUPPORTED,
-                         "training: experts that processes share out go with copies of all else; "
-                         "leave out %s",
-                         a->lora_rank ? "adapters, which stand beside whole models"
-                                      : "stages and parts of the model, and share out experts "
-                                        "among more processes");
+    int64_t stage = cup_comm_rank(a->comm) % t->stages;
     if (each > 1)
-        t->experts = cup_comm_split_new(a->comm, (int)(cup_comm_rank(a->comm) / each));
+        t->experts = cup_comm_split_new(a->comm, (int)(t->group / each * t->stages + stage));
     return c->error.status;
 }
 

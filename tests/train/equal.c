@@ -75,6 +75,10 @@ const equal_way equal_ways[] = {
     {.count = 8, .expert = 4},
     {.count = 8, .expert = 2, .zero = 2},
     {.count = 8, .expert = 4, .ring = 2},
+    /* Of stages, too. */
+    {.count = 4, .expert = 2, .stages = 2},
+    {.count = 8, .expert = 4, .stages = 2},
+    {.count = 8, .expert = 2, .stages = 2, .zero = 2},
     /* And in parts of each. */
     {.count = 2, .expert = 1, .tensor = 2},
     {.count = 4, .expert = 1, .tensor = 2, .sequence = true, .zero = 1},

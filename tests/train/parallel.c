@@ -207,6 +207,21 @@ TEST(parallel_stages_of_experts_are_the_run_of_one)
     together(3, run_beside_one, &(parts){.experts = 2, .stages = 3, .capacity = 1.25});
 }
 
+/* Each stage has groups of its own that share out its experts, of copies of it. */
+TEST(parallel_experts_of_stages_are_the_run_of_one)
+{
+    together(4, run_beside_one,
+             &(parts){.experts = 4, .expert = 2, .stages = 2, .dropout = 0.2, .batches = 16});
+    together(4, run_beside_one,
+             &(parts){.experts = 4, .expert = 2, .stages = 2, .chunks = 2, .gated = true});
+    together(6, run_beside_one,
+             &(parts){.experts = 2, .expert = 2, .stages = 3, .capacity = 1.25, .zero = 1});
+    together(8, run_beside_one,
+             &(parts){.experts = 4, .expert = 2, .stages = 2, .gated = true, .zero = 2});
+    together(8, run_beside_one,
+             &(parts){.experts = 4, .expert = 4, .stages = 2, .ring = 2, .zero = 1});
+}
+
 /* Of parts of texts, in groups of as many, and of more with dropout. */
 TEST(parallel_experts_beside_parts_of_texts)
 {
@@ -334,7 +349,7 @@ static void refuse(cup_context *c, cup_comm *comm, void *user)
         {{.ring = 2}, 4, 0.1, "make the context a multiple of 64, or set dropout to 0"},
         {{.tensor = 2}, 1, 0, "1 heads and 1 of keys and values cannot be shared out equally to 2"},
         {{.experts = 4, .expert = 3}, 4, 0, "no groups of 3 that share out experts"},
-        {{.experts = 4, .expert = 2, .stages = 2}, 4, 0, "go with copies of all else; leave out"},
+        {{.experts = 4, .expert = 2, .stages = 2}, 4, 0, "1 processes of each stage are no groups"},
         {{.experts = 3, .expert = 2}, 4, 0, "3 experts in a block cannot be shared out equally"},
         {{.expert = 2}, 4, 0, "0 experts in a block cannot be shared out equally to 2"},
         {{.tensor = 2, .sequence = true}, 4, 0.1, "share out tokens between blocks do not know of"},

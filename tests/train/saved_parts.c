@@ -174,6 +174,10 @@ TEST(saved_parts_go_on_as_any_others)
 TEST(saved_experts_go_on_as_any_others)
 {
     static const split splits[][4] = {
+        {{.processes = 4, .expert = 2, .stages = 2, .background = true},
+         {.processes = 2, .tensor = 2},
+         {.processes = 4, .expert = 2, .stages = 2, .chunks = 2, .zero = 1},
+         {.processes = 4, .expert = 4}},
         {{.processes = 2, .expert = 2, .background = true},
          {.processes = 4, .expert = 4, .zero = 2, .background = true},
          {.processes = 1},
@@ -182,12 +186,15 @@ TEST(saved_experts_go_on_as_any_others)
          {.processes = 2, .expert = 2},
          {.processes = 4, .tensor = 2, .stages = 2, .zero = 1},
          {.processes = 1}}};
-    for (int i = 0; i < 2; i++) {
-        const char *whole = in_folder(i ? "one1" : "one0"), *parts = in_folder(i ? "two1" : "two0");
-        cup_training a = training_of(!i, 4);
+    for (int i = 0; i < 3; i++) {
+        char name[20];
+        cup_training a = training_of(i == 1, 4);
+        snprintf(name, sizeof name, "one%d", i);
+        const char *whole = in_folder(name);
         run_pieces(whole, &a, NULL, &one, 1);
-        run_pieces(parts, &a, NULL, splits[i], 4);
-        expect_losses(whole, parts, (int)a.steps);
+        snprintf(name, sizeof name, "parts%d", i);
+        run_pieces(in_folder(name), &a, NULL, splits[i], 4);
+        expect_losses(whole, in_folder(name), (int)a.steps);
     }
 }
 
@@ -350,6 +357,25 @@ TEST(saved_parts_by_rank_0_where_others_do_not_see_it)
     expect_losses(in_folder("one"), in_folder("apart/of0/run"), (int)a.steps);
 }
 
+/* Parts, experts and stages come to it, and go from it to those who have them. */
+TEST(saved_experts_by_rank_0_where_others_do_not_see_it)
+{
+    static const split splits[] = {{.processes = 4, .expert = 2, .stages = 2},
+                                   {.processes = 4, .tensor = 2, .stages = 2},
+                                   {.processes = 4, .expert = 2, .stages = 2, .zero = 1}};
+    cup_training a = training_of(true, 4);
+    run_pieces(in_folder("one"), &a, NULL, &one, 1);
+    for (int i = 0; i < 3; i++) {
+        piece p = {.training = a,
+                   .folder = in_folder("apart"),
+                   .until = a.steps * (i + 1) / 3,
+                   .split = splits[i]};
+        EXPECT_INT(cup__folder_make(NULL, p.folder), CUP_OK);
+        together(4, run_apart, &p);
+    }
+    expect_losses(in_folder("one"), in_folder("apart/of0/run"), (int)a.steps);
+}
+
 /* What a checkpoint has, as a published model beside it. */
 static void publish(const char *folder, const char *published)
 {
@@ -398,13 +424,14 @@ TEST(saved_weights_begin_runs_of_experts)
     static const split splits[] = {{.processes = 2, .expert = 2},
                                    {.processes = 4, .expert = 4, .zero = 2},
                                    {.processes = 2, .tensor = 2},
-                                   {.processes = 4, .tensor = 2, .stages = 2}};
+                                   {.processes = 4, .tensor = 2, .stages = 2},
+                                   {.processes = 4, .expert = 2, .stages = 2}};
     cup_training a = training_of(true, 4);
     a.steps = 4;
     run_pieces(in_folder("own"), &a, NULL, splits, 1);
     publish(in_folder("own"), in_folder("published"));
-    expect_begins(&a, in_folder("own"), splits, 4);
-    expect_begins(&a, in_folder("published"), splits, 4);
+    expect_begins(&a, in_folder("own"), splits, 5);
+    expect_begins(&a, in_folder("published"), splits, 5);
 }
 
 /* In f32 that run goes on from weights in bf16. */

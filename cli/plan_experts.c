@@ -53,7 +53,13 @@ static double more_kept(const plan_scene *s, const plan_split *split)
 double plan_experts_kept(const plan_scene *s, const plan_split *split)
 {
     bool twice = split->recompute == CUP_RECOMPUTE_POLICY_BLOCK;
-    double blocks = twice ? 2 : (double)s->training.model.layers;
+    return split->expert > 1 && !twice ? more_kept(s, split) : 0;
+}
+
+double plan_experts_there(const plan_scene *s, const plan_split *split)
+{
+    bool twice = split->recompute == CUP_RECOMPUTE_POLICY_BLOCK;
+    double blocks = twice ? 2 : (double)plan_blocks_of(s, split);
     return split->expert > 1 ? blocks * more_kept(s, split) : 0;
 }
 
@@ -63,15 +69,14 @@ double plan_experts_kept(const plan_scene *s, const plan_split *split)
 double plan_experts_seconds(const plan_scene *s, const plan_split *split)
 {
     const cup_gpt_config *g = &s->training.model;
-    bool twice = split->recompute == CUP_RECOMPUTE_POLICY_BLOCK;
+    double ways = split->recompute == CUP_RECOMPUTE_POLICY_BLOCK ? 6 : 4;
     if (split->expert < 2)
         return 0;
     double places = rows_of_token(g, split) * tokens_of(s, split) * (double)g->width *
                     (double)cup_dtype_size(s->training.dtype);
     double sent = places * (1 - 1 / (double)split->expert);
-    double one = plan_exchange(&s->cluster, (plan_group){split->expert, 1}, sent);
-    double touched = (twice ? 6 : 4) * more_kept(s, split) / s->card.bytes_per_second;
-    return (double)(split->batches * g->layers) * ((twice ? 6 : 4) * one + touched);
+    double one = plan_exchange(&s->cluster, (plan_group){split->expert, split->stages}, sent);
+    return ways * (one + more_kept(s, split) / s->card.bytes_per_second);
 }
 
 bool plan_experts_share(const plan_scene *s, const plan_split *split, char why[PLAN_WHY])

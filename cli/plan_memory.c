@@ -38,6 +38,7 @@ static int rehearse_deep(plan_scene *s, plan_part part, cup_plan *out)
     code = code ? code : plan_rehearse(s, &part, out, NULL);
     if (code)
         return code;
+    out->parameters = extend(half.parameters, out->parameters, blocks);
     out->weight_bytes = extend(half.weight_bytes, out->weight_bytes, blocks);
     out->gradient_bytes = extend(half.gradient_bytes, out->gradient_bytes, blocks);
     out->optimizer_bytes = extend(half.optimizer_bytes, out->optimizer_bytes, blocks);
@@ -63,7 +64,7 @@ static double more_of_ring(const plan_scene *s, const plan_split *split, const c
 /* The part of all numbers that are experts' of others. */
 static double away_of(const plan_scene *s, const plan_split *split, const cup_plan *plan)
 {
-    return plan_experts_away(s, split) * (double)s->training.model.layers /
+    return plan_experts_away(s, split) * (double)plan_blocks_of(s, split) /
            (double)plan->parameters;
 }
 
@@ -74,7 +75,7 @@ static double less_of_experts(const plan_scene *s, const plan_split *split, cons
     double each = (double)(plan->weight_bytes + plan->gradient_bytes + plan->optimizer_bytes) /
                   (double)plan->parameters;
     double away = away_of(s, split, plan) * (double)plan->parameters;
-    return away * each - plan_experts_kept(s, split);
+    return away * each - plan_experts_there(s, split);
 }
 
 /* Batches that the last stage keeps, of all its blocks. */

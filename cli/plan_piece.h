@@ -24,11 +24,13 @@ int64_t plan_blocks_of(const plan_scene *s, const plan_split *split);
 double plan_of_stage(const plan_scene *s, const plan_split *split, pair p);
 double plan_share_of(const plan_scene *s, const plan_split *split);
 
-/* Where processes share out experts: the numbers of a block's experts that others have; bytes of a
- * step's blocks that are kept for rows of others; seconds of a step in which rows go to experts and
- * back. Whether they can be shared out so, else with a sentence in `why`. */
+/* Where processes share out experts: the numbers of a block's experts that others have; bytes that
+ * a block keeps of a batch for rows of others, and that are there of one batch in all blocks of a
+ * stage; seconds in which a batch's rows go to a block's experts and back. Whether they can be
+ * shared out so, else with a sentence in `why`. */
 double plan_experts_away(const plan_scene *s, const plan_split *split);
 double plan_experts_kept(const plan_scene *s, const plan_split *split);
+double plan_experts_there(const plan_scene *s, const plan_split *split);
 double plan_experts_seconds(const plan_scene *s, const plan_split *split);
 bool plan_experts_share(const plan_scene *s, const plan_split *split, char why[PLAN_WHY]);
 

@@ -99,16 +99,17 @@ static int try_chunks(search *r, plan_split split)
     return code;
 }
 
-/* Experts on all, and shared out by so many that follow each other, in a node. */
+/* Experts on all, and those of a stage shared out by so many of its copies that follow each other,
+ * in a node. */
 static int try_experts(search *r, plan_split split)
 {
     const plan_scene *s = r->s;
     int64_t experts = s->training.model.experts, all = split.copies * split.ring;
     int code = try_chunks(r, split);
-    if (split.stages * split.tensor > 1)
+    if (split.tensor > 1)
         return code;
     for (split.expert = 2; experts % split.expert == 0 && all % split.expert == 0 &&
-                           split.expert <= s->cluster.each && experts > 0 && !code;
+                           split.expert * split.stages <= s->cluster.each && experts > 0 && !code;
          split.expert *= 2)
         code = try_chunks(r, split);
     return code;

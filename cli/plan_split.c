@@ -138,7 +138,7 @@ static pair pair_of(double one, double two)
     return (pair){.block = two - one, .ends = 2 * one - two};
 }
 
-/* Takes off what others have of the experts. */
+/* Takes off what others have of the experts, and adds what is kept for their rows. */
 static void take_off(const plan_scene *s, const plan_split *split, piece *p)
 {
     pair *const all[] = {&p->weights, &p->gradients, &p->states, &p->step};
@@ -146,6 +146,7 @@ static void take_off(const plan_scene *s, const plan_split *split, piece *p)
     double left = p->weights.block > bytes ? 1 - bytes / p->weights.block : 0;
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
         all[i]->block *= left;
+    p->kept.block += plan_experts_kept(s, split);
 }
 
 int plan_piece_of(plan_scene *s, const plan_split *split, piece *out)
@@ -329,6 +330,7 @@ static void find_losses(plan_scene *s, plan_split *split, const piece *p, const 
     double *loss = split->losses;
     pair sums = tensor_sums(s, split, between);
     pair both = {p->batch.block + sums.block, p->batch.ends + sums.ends};
+    pair all = {both.block + plan_experts_seconds(s, split), both.ends};
     loss[PLAN_KERNELS] = even_seconds(s, split, kept->batch) - alone;
     loss[PLAN_KERNELS] += plan_of_stage(s, split, p->first);
     loss[PLAN_TWICE] = even - even_seconds(s, split, kept->batch);
@@ -337,7 +339,8 @@ static void find_losses(plan_scene *s, plan_split *split, const piece *p, const 
     loss[PLAN_STAGES] = bare - even + passing(s, split, between);
     loss[PLAN_TENSOR] = pipe_seconds(s, split, both, &ignored) - bare;
     loss[PLAN_RING] = ring_seconds(s, split);
-    loss[PLAN_EXPERTS] = plan_experts_seconds(s, split);
+    loss[PLAN_EXPERTS] =
+        pipe_seconds(s, split, all, &ignored) - pipe_seconds(s, split, both, &ignored);
     loss[PLAN_SLOWEST] = alone;
     for (int i = 0; i < PLAN_GRADIENTS; i++)
         loss[PLAN_SLOWEST] += loss[i];

@@ -255,6 +255,43 @@ static double held_back(const cup__json_node *row, const char *key)
     return cup__json_number(cup__json_find(cup__json_find(row, "held_back_by"), key));
 }
 
+/* Each stage has groups of its own, which need less, and pass rows of fewer blocks. */
+TEST(plan_shares_out_experts_of_stages)
+{
+    cup__json json;
+    double needed = 1e18, least[2], seconds[2];
+    for (int experts = 1; experts <= 4; experts *= 2) {
+        char words[300];
+        snprintf(words, sizeof words,
+                 MIXED "--recompute none --zero 0 --capacity 1.25 --parallel dp=4,pp=2,ep=%d",
+                 experts);
+        const cup__json_node *row = splits_of(words, &json);
+        EXPECT_INT((int64_t)number(row, "ep"), experts);
+        EXPECT_INT((int64_t)number(row, "pp"), 2);
+        EXPECT(experts > 1 ? held_back(row, "experts") > 0.01 : held_back(row, "experts") == 0);
+        EXPECT(number(row, "needed_bytes") < needed);
+        needed = number(row, "needed_bytes");
+        cup__json_free(&json);
+    }
+    /* Of as many texts for each of those who share out experts, more batches being behind each
+     * other in stages. */
+    for (int i = 0; i < 2; i++) {
+        const cup__json_node *row =
+            splits_of(i ? "--json --preset gpt2-350m --experts 16 --batch 1 --accumulate 64 "
+                          "--capacity 1.25 --recompute none --zero 0 --gpus 8 --parallel "
+                          "dp=2,pp=4,ep=2 --interleave 1"
+                        : "--json --preset gpt2-350m --experts 16 --batch 1 --accumulate 64 "
+                          "--capacity 1.25 --recompute none --zero 0 --gpus 2 --parallel dp=2,ep=2",
+                      &json);
+        least[i] = number(row, "needed_bytes");
+        seconds[i] = held_back(row, "experts") * number(row, "seconds");
+        cup__json_free(&json);
+    }
+    EXPECT(least[1] < least[0] / 2);
+    /* A quarter of the blocks for each of 32 batches, and three more to begin and to end. */
+    EXPECT_NEAR(seconds[1] / seconds[0], 35.0 / 32 / 4, 1e-6);
+}
+
 /* A part of each expert, too, and the sums of the blocks. */
 TEST(plan_shares_out_parts_of_experts)
 {

@@ -219,6 +219,8 @@ TEST(parallel_experts_of_stages_are_the_run_of_one)
     together(8, run_beside_one,
              &(parts){.experts = 4, .expert = 2, .stages = 2, .gated = true, .zero = 2});
     together(8, run_beside_one,
+             &(parts){.experts = 4, .expert = 2, .stages = 2, .dropout = 0.2, .zero = 3});
+    together(8, run_beside_one,
              &(parts){.experts = 4, .expert = 4, .stages = 2, .ring = 2, .zero = 1});
 }
 

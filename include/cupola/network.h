@@ -46,18 +46,20 @@ typedef struct cup_network cup_network;
 /* What goes into a network, and how many numbers come out of it. */
 typedef struct cup_network_sizes {
     size_t size; /* see CUP_OPTIONS */
-    int64_t height, width, channels, classes;
+    int64_t height, width, channels, classes; /* classes 0: images come out of it */
 } cup_network_sizes;
 
-/* A network of images [N,height,width,channels] in the list's dtype to [N,classes]. Its tensors are
- * made in the list, called after their layers, "conv1.weight". Fails with CUP_FORMAT and the line
- * where the text cannot be read, or a layer does not take what it would get. Free it before the
- * list. */
+/* A network of images [N,height,width,channels] in the list's dtype to [N,classes]; or without
+ * classes to images [N,H,W,C] of the size and with the channels that its text ends with, one for
+ * each class of places where it tells these apart, or those that go in where it makes images again.
+ * Its tensors are made in the list, called after their layers, "conv1.weight". Fails with
+ * CUP_FORMAT and the line where the text cannot be read, or a layer does not take what it would
+ * get. Free it before the list. */
 CUP_API cup_network *cup_network_new(cup_context *c, cup_parameters *list, const char *text,
                                      const cup_network_sizes *sizes);
 CUP_API void cup_network_free(cup_network *network);
 
-/* Images that lie row by row, with their channels last. */
+/* Images that lie row by row, with their channels last; so do those that come out. */
 CUP_API cup_tensor *cup_network_call(const cup_network *network, cup_tensor *x);
 
 /* For inference alone: a batchnorm right behind a convolution becomes part of its weight and of a

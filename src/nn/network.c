@@ -36,6 +36,8 @@ static cup_status make_linear(making *m, const cup__network_line *l, cup__networ
                               const char *name)
 {
     bool last = l->count == -1;
+    if (last && !m->n->sizes.classes)
+        return cup__network_refuse(m, l, "and there are no classes; give it a number");
     int64_t in = m->now.channels, out = last ? m->n->sizes.classes : l->count;
     m->now.channels = out;
     s->sized = last;
@@ -339,10 +341,28 @@ static cup_status make_line(making *m, const cup__network_line *lines, int *at)
     }
 }
 
+/* With numbers for the classes, or without these with images. */
+static cup_status check_end(const making *m)
+{
+    char words[80];
+    long long classes = (long long)m->n->sizes.classes;
+    if (classes ? !m->now.height && !m->now.tokens && m->now.channels == classes : m->now.height)
+        return CUP_OK;
+    words_of(&m->now, words);
+    if (!classes)
+        return cup_fail(m->n->c, CUP_FORMAT,
+                        "the network ends with %s, and without classes it must end with images; "
+                        "leave out what makes numbers or tokens of them, or give it classes",
+                        words);
+    return cup_fail(m->n->c, CUP_FORMAT,
+                    "the network ends with %s for %lld classes; let it end with `linear classes`, "
+                    "behind flatten, globalpool, firsttoken or meantokens",
+                    words, classes);
+}
+
 static cup_status make(making *m, const cup__network_line *lines, int count)
 {
     cup_context *c = m->n->c;
-    char words[80];
     for (int at = 0; at < count; at++) {
         cup_status status = make_line(m, lines, &at);
         if (status != CUP_OK)
@@ -352,22 +372,17 @@ static cup_status make(making *m, const cup__network_line *lines, int count)
         return cup_fail(c, CUP_FORMAT, "line %d of the network: %s has no end",
                         m->frames[m->depth - 1].line->number,
                         cup__network_word(m->frames[m->depth - 1].line->kind));
-    if (!m->now.height && !m->now.tokens && m->now.channels == m->n->sizes.classes)
-        return CUP_OK;
-    return cup_fail(c, CUP_FORMAT,
-                    "the network ends with %s for %lld classes; let it end with `linear classes`, "
-                    "behind flatten, globalpool, firsttoken or meantokens",
-                    words_of(&m->now, words), (long long)m->n->sizes.classes);
+    return check_end(m);
 }
 
 static cup_status check_sizes(cup_context *c, const cup_network_sizes *s)
 {
     const int64_t sizes[] = {s->height, s->width, s->channels, s->classes};
     for (int i = 0; i < 4; i++)
-        if (sizes[i] < 1 || sizes[i] > 1 << 24)
+        if (sizes[i] < (i < 3) || sizes[i] > 1 << 24)
             return cup_fail(c, CUP_ARGUMENT,
                             "a network for images of %lld x %lld x %lld and %lld classes: each "
-                            "must be 1 to 2^24",
+                            "must be 1 to 2^24, or the classes 0",
                             (long long)s->height, (long long)s->width, (long long)s->channels,
                             (long long)s->classes);
     return CUP_OK;

@@ -261,5 +261,6 @@ cup_tensor *cup_network_call(const cup_network *network, cup_tensor *x)
             x = call_step(c, s, x);
         }
     }
-    return x;
+    /* Convolutions may give images as they lie otherwise. */
+    return x && !network->sizes.classes && !cup_tensor_is_contiguous(x) ? cup_copy(c, x) : x;
 }

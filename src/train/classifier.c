@@ -202,6 +202,8 @@ cup_status cup__classifier_make(cup_classifier *m)
 
 cup_status cup__classifier_name(cup_classifier *m)
 {
+    if (m->sizes.classes < 1)
+        return cup__fail(&m->c->error, CUP_FORMAT, "training: there are no classes to tell apart");
     m->classes = cup__calloc((size_t)m->sizes.classes, sizeof *m->classes);
     return m->classes ? CUP_OK : cup__no_memory(&m->c->error, "the names of classes");
 }

@@ -177,3 +177,77 @@ TEST(network_refused)
     EXPECT_CONTAINS(cup_error_text(c), "is no network");
     cup_context_free(c);
 }
+
+static double step(cup_context *c, cup_network *n, cup_optimizer *o, cup_tensor *x,
+                   cup_tensor *want, bool classes)
+{
+    cup_scope_open(c);
+    cup_tensor *y = cup_network_call(n, x);
+    EXPECT(y && cup_tensor_is_contiguous(y));
+    for (int i = 0; i < 3; i++)
+        EXPECT_INT(cup_tensor_size(y, i), cup_tensor_size(x, i));
+    const int64_t places[] = {cup_tensor_count(y) / 3, 3};
+    cup_tensor *off = classes ? NULL : cup_sub(c, y, x);
+    cup_tensor *loss = classes
+                           ? cup_cross_entropy(c, cup_reshape(c, y, 2, places), want, -1, NULL)
+                           : cup_mean(c, cup_mul(c, off, off), NULL, 0, false);
+    EXPECT_INT(cup_backward(c, loss), CUP_OK);
+    double value = cup_tensor_item(loss);
+    EXPECT_INT(cup_optimizer_set(o, 0.01, 1), CUP_OK);
+    EXPECT_INT(cup_optimizer_step(o), CUP_OK);
+    cup_optimizer_clear(o);
+    cup_scope_close(c);
+    return value;
+}
+
+/* A U-Net learns which channel is the largest at each place, and an autoencoder to make an image
+ * again. */
+TEST(network_ends_with_images)
+{
+    static const char *const texts[] = {
+        "conv 8\nrelu\nkeep large\nmaxpool 2\nconv 12\nrelu\nconvtranspose 8\nconcat large\n"
+        "conv 8\nrelu\nconv 3 kernel=1\n",
+        "conv 8 stride=2\nrelu\nconv 12\nrelu\nconvtranspose 3 kernel=4\n"};
+    for (int i = 0; i < 2; i++) {
+        cup_context *c = begin();
+        cup_parameters *list = cup_parameters_new(c, CUP_F32);
+        cup_network *n = cup_network_new(c, list, texts[i], SIZES(6, 8, 3, 0));
+        EXPECT_TEXT(cup_error_text(c), "");
+        cup_optimizer *o = cup_optimizer_of(list, NULL);
+        cup_tensor *x = cup_normal(c, CUP_F32, 4, (int64_t[]){4, 6, 8, 3}, 0, 1);
+        cup_tensor *largest = cup_argmax(c, x, (int64_t[]){3}, 1, false);
+        cup_tensor *want = cup_reshape(c, largest, 1, (int64_t[]){4 * 6 * 8});
+        double first = step(c, n, o, x, want, !i), last = first;
+        for (int k = 0; k < 60; k++)
+            last = step(c, n, o, x, want, !i);
+        EXPECT_TEXT(cup_error_text(c), "");
+        if (last > first / 2)
+            test_fail(__FILE__, __LINE__, "from %g to %g", first, last);
+        cup_optimizer_free(o);
+        cup_network_free(n);
+        cup_parameters_free(list);
+        cup_context_free(c);
+    }
+}
+
+TEST(network_without_classes_refused)
+{
+    static const struct {
+        const char *text, *words;
+    } cases[] = {
+        {"flatten\n", "ends with 48 numbers, and without classes it must end with images"},
+        {"tokens\n", "ends with 16 tokens of 3, and without classes"},
+        {"linear classes\n", "linear gets images of 4 x 4 x 3, and there are no classes; give it"}};
+    cup_context *c = begin();
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        cup_parameters *list = cup_parameters_new(c, CUP_F32);
+        EXPECT(cup_network_new(c, list, cases[i].text, SIZES(4, 4, 3, 0)) == NULL);
+        EXPECT_CONTAINS(cup_error_text(c), cases[i].words);
+        cup_error_clear(c);
+        EXPECT(cup_network_new(c, list, "relu\n", SIZES(4, 4, 3, -1)) == NULL);
+        EXPECT_CONTAINS(cup_error_text(c), "or the classes 0");
+        cup_error_clear(c);
+        cup_parameters_free(list);
+    }
+    cup_context_free(c);
+}

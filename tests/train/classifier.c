@@ -8,6 +8,7 @@
 #include "comm/together.h"
 #include "cuda/support.h"
 #include "cupola/cupola.h"
+#include "data/images.h"
 #include "test.h"
 #include "train/classified.h"
 
@@ -78,6 +79,7 @@ TEST(classifier_refused)
 {
     cup_training_point points[30];
     classified s = classified_begin();
+    cup_classifier *m;
     cup_images *other = cup_images_load(
         s.c, classified_root, CUP_SPLIT_VALIDATION,
         CUP_OPTIONS(cup_images_options, .height = 4, .width = 4));
@@ -85,6 +87,13 @@ TEST(classifier_refused)
     s.how.mixup = 2;
     expect_refused(&s, s.kept, "mixup");
     s.how.mixup = 0;
+    /* Images of files that were opened one by one. */
+    cup_images nameless = *s.train;
+    nameless.classes = (cup__names){0};
+    m = cup_classifier_new(s.c, &nameless, NULL, NULL, &s.how);
+    EXPECT(!m);
+    EXPECT_CONTAINS(cup_error_text(s.c), "there are no classes to tell apart");
+    cup_error_clear(s.c);
     s.how.dtype = CUP_F64;
     expect_refused(&s, s.kept, "f32, bf16 or f16");
     s.how.dtype = CUP_F32;
@@ -93,7 +102,7 @@ TEST(classifier_refused)
     cup_error_clear(s.c);
     s.how.steps = 20;
     strcat(s.how.network, "\n");
-    cup_classifier *m = cup_classifier_new(s.c, s.train, s.kept, classified_folder("run"), &s.how);
+    m = cup_classifier_new(s.c, s.train, s.kept, classified_folder("run"), &s.how);
     EXPECT(cup_loop_resume(cup_classifier_loop(m)) != CUP_OK);
     EXPECT_CONTAINS(cup_error_text(s.c), "the network is not what the checkpoint");
     cup_error_clear(s.c);

@@ -150,7 +150,7 @@ gpu: $(BUILD)/test $(COMMAND) $(BUILD)/tools/tree $(FAKE) ## all that a GPU can 
 	$(Q)tools/gpu $(BUILD) $(K)
 
 .PHONY: cards
-cards: $(BUILD)/test $(COMMAND) $(BUILD)/bench/gpt_steps $(BUILD)/bench/together ## what several GPUs do together, checked and timed; K="equal tokens apart sums offload shared save peer" GPUS=n TOTAL=300
+cards: $(BUILD)/test $(COMMAND) $(BUILD)/bench/gpt_steps $(BUILD)/bench/together ## what several GPUs do together, checked and timed; K="equal tokens apart sums offload shared save large peer" GPUS=n TOTAL=300
 	$(Q)tools/cards $(BUILD) $(K)
 
 .PHONY: sanitize

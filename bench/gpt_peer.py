@@ -1,11 +1,15 @@
-"""What bench/gpt_steps.c trains, in PyTorch: GPT-2 of 124M and 1558M and a Llama shape of 1.06B, on
-random tokens that lie on the device, autocast to bf16, AdamW and clipping included.
+"""What bench/gpt_steps.c trains, in PyTorch: GPT-2 of 124M and 1558M and Llama shapes of 1.06B and
+6.7B, on random tokens that lie on the device, autocast to bf16, AdamW and clipping included.
 
     python3 bench/gpt_peer.py [--model NAME...] [--eager] [--steps 30] [--batch N]
 
 Under torchrun each process has such a batch on a GPU of its own, by DistributedDataParallel:
 
     torchrun --standalone --nproc-per-node 2 bench/gpt_peer.py --model gpt2-124m
+
+and with --fsdp a share of the parameters, gradients and states, by FSDP2 (fully_shard of each block
+and of all), whose parameters are brought in bf16 and whose gradients are added up in f32; each block
+is compiled by itself then. --device cpu tries llama-tiny without a GPU.
 
 Prints tokens a second, ms a step and the peak of memory of each, compiled by torch.compile unless
 --eager is given. Vocabularies are rounded up to multiples of 128, which is faster there."""
@@ -95,25 +99,55 @@ class Model(nn.Module):
 
 MODELS = {"gpt2-124m": ((12, 12, 768, 1024, 50257), 32),
           "gpt2-1558m": ((48, 25, 1600, 1024, 50257), 8),
-          "llama-1b": ((22, 32, 2048, 2048, 32768, 8, 5632), 8)}
+          "llama-1b": ((22, 32, 2048, 2048, 32768, 8, 5632), 8),
+          "llama-7b": ((32, 32, 4096, 2048, 32000, 32, 11008), 4),
+          "llama-tiny": ((2, 4, 64, 64, 256, 2, 176), 2)}
+MEASURED = list(MODELS)[:3]
 
 
-def run(name, steps, batch, eager):
+def sharded(model, eager):
+    """By FSDP2, with the layers' products in bf16 and what autocast would keep in f32 there, too."""
+    from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+    policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
+    for block in model.blocks:
+        if not eager:
+            block.compile()
+        fully_shard(block, mp_policy=policy)
+    fully_shard(model, mp_policy=policy)
+    return model
+
+
+def prepared(model, a):
+    """What is called in the model's place."""
+    if a.fsdp:
+        return sharded(model, a.eager)
+    if COUNT > 1:
+        model = nn.parallel.DistributedDataParallel(
+            model, [RANK] if a.device == "cuda" else None, gradient_as_bucket_view=True)
+    return model if a.eager else torch.compile(model)
+
+
+def wait(device):
+    if device == "cuda":
+        torch.cuda.synchronize()
+
+
+def run(name, a):
     shape, usual = MODELS[name]
-    batch, context = batch or usual, shape[3]
+    batch, context, steps = a.batch or usual, shape[3], a.steps
     torch.manual_seed(1)
-    torch.cuda.reset_peak_memory_stats()
-    model = Model(*shape).cuda()
+    if a.device == "cuda":
+        torch.cuda.reset_peak_memory_stats()
+    model = Model(*shape).to(a.device)
+    tokens, targets = (torch.randint(shape[4], (batch, context), device=a.device)
+                       for _ in range(2))
+    forward = prepared(model, a)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, betas=(0.9, 0.95),
                                   weight_decay=0.1, fused=True)
-    tokens, targets = (torch.randint(shape[4], (batch, context), device="cuda") for _ in range(2))
-    whole = nn.parallel.DistributedDataParallel(
-        model, [RANK], gradient_as_bucket_view=True) if COUNT > 1 else model
-    forward = whole if eager else torch.compile(whole)
     started = time.time()
 
     def step():
-        with torch.autocast("cuda", torch.bfloat16):
+        with torch.autocast(a.device, torch.bfloat16, enabled=not a.fsdp):
             loss = forward(tokens, targets)
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
@@ -123,36 +157,44 @@ def run(name, steps, batch, eager):
 
     for _ in range(WARM):
         first = step()
-    torch.cuda.synchronize()
+    wait(a.device)
     warm = time.time() - started
     started = time.time()
     for _ in range(steps):
         last = step()
-    torch.cuda.synchronize()
+    wait(a.device)
     seconds = (time.time() - started) / steps
-    how = "eager" if eager else "compiled"
+    how = ("eager" if a.eager else "compiled") + (", FSDP2" if a.fsdp else "")
     tokens = batch * context * COUNT
+    peak = torch.cuda.max_memory_allocated() if a.device == "cuda" else 0
     if RANK:
         return
     print(f"{name:10} batch {batch} on {COUNT}: {tokens / seconds * 1e-3:8.1f} thousand tokens/s, "
-          f"{seconds * 1e3:7.2f} ms a step, peak {torch.cuda.max_memory_allocated() * 1e-9:.2f} "
-          f"GB, {how}; loss {first.item():.4f} to {last.item():.4f}, {warm:.1f} s for the first "
+          f"{seconds * 1e3:7.2f} ms a step, peak {peak * 1e-9:.2f} GB, "
+          f"{how}; loss {first.item():.4f} to {last.item():.4f}, {warm:.1f} s for the first "
           f"{WARM}", flush=True)
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
-    parser.add_argument("--model", nargs="+", choices=MODELS, default=list(MODELS))
+    parser.add_argument("--model", nargs="+", choices=MODELS, default=MEASURED)
     parser.add_argument("--steps", type=int, default=30)
     parser.add_argument("--batch", type=int, default=0)
     parser.add_argument("--eager", action="store_true")
+    parser.add_argument("--fsdp", action="store_true")
+    parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
     a = parser.parse_args()
+    if a.fsdp and COUNT == 1:
+        parser.error("--fsdp is for several processes; start it under torchrun")
     torch.set_float32_matmul_precision("high")
-    torch.cuda.set_device(RANK)
-    if COUNT > 1:
+    if a.device == "cuda":
+        torch.cuda.set_device(RANK)
+    if COUNT > 1 and a.device == "cuda":
         torch.distributed.init_process_group("nccl", device_id=torch.device("cuda", RANK))
+    elif COUNT > 1:
+        torch.distributed.init_process_group("gloo")
     for name in a.model:
-        run(name, a.steps, a.batch, a.eager)
+        run(name, a)
     if COUNT > 1:
         torch.distributed.destroy_process_group()
 

@@ -79,6 +79,17 @@ double plan_experts_seconds(const plan_scene *s, const plan_split *split)
     return ways * (one + more_kept(s, split) / s->card.bytes_per_second);
 }
 
+/* Who has parts of all experts takes the choices of the first, 8 bytes each. */
+double plan_experts_choices(const plan_scene *s, const plan_split *split)
+{
+    const cup_gpt_config *g = &s->training.model;
+    double bytes = 8 * tokens_of(s, split) * (double)g->experts_each;
+    bool twice = split->recompute == CUP_RECOMPUTE_POLICY_BLOCK;
+    if (!g->experts)
+        return 0;
+    return (twice ? 2 : 1) * plan_spread(&s->cluster, (plan_group){split->tensor, 1}, bytes);
+}
+
 bool plan_experts_share(const plan_scene *s, const plan_split *split, char why[PLAN_WHY])
 {
     const cup_gpt_config *g = &s->training.model;

@@ -26,12 +26,13 @@ double plan_share_of(const plan_scene *s, const plan_split *split);
 
 /* Where processes share out experts: the numbers of a block's experts that others have; bytes that
  * a block keeps of a batch for rows of others, and that are there of one batch in all blocks of a
- * stage; seconds in which a batch's rows go to a block's experts and back. Whether they can be
- * shared out so, else with a sentence in `why`. */
+ * stage; seconds in which a batch's rows go to a block's experts and back, and in which parts of
+ * all experts agree on them. Whether they can be shared out so, else with a sentence in `why`. */
 double plan_experts_away(const plan_scene *s, const plan_split *split);
 double plan_experts_kept(const plan_scene *s, const plan_split *split);
 double plan_experts_there(const plan_scene *s, const plan_split *split);
 double plan_experts_seconds(const plan_scene *s, const plan_split *split);
+double plan_experts_choices(const plan_scene *s, const plan_split *split);
 bool plan_experts_share(const plan_scene *s, const plan_split *split, char why[PLAN_WHY]);
 
 /* The keys and values of a batch in a block that a process of a ring has. */

@@ -272,7 +272,8 @@ static double weight_seconds(const plan_scene *s, const plan_split *split, const
 static pair tensor_sums(const plan_scene *s, const plan_split *split, double between)
 {
     double one = plan_block_sum(&s->cluster, (plan_group){split->tensor, 1}, between);
-    return (pair){.block = one * (computes_twice(split) ? 6 : 4), .ends = 2 * one};
+    double block = one * (computes_twice(split) ? 6 : 4) + plan_experts_choices(s, split);
+    return (pair){.block = block, .ends = 2 * one};
 }
 
 static double passing(const plan_scene *s, const plan_split *split, double between)

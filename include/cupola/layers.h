@@ -311,8 +311,8 @@ CUP_API cup_tensor *cup_embedding_bag_layer_pass(const cup_embedding_bag_layer *
  * experts (cup_parameters_experts), rows go to them and back in two exchanges; each process has
  * room for all rows of all processes, or with a capacity for so many of them. Where they share out
  * a model (cup_parameters_among), each has a part of `hidden` of every expert, which is a multiple
- * of the processes, and the router whole: of x, which has the same bits on all, all make the same
- * choices, and one sum puts their parts of the result together. */
+ * of the processes, and the router whole: x is the same on all, all take the choices that the first
+ * of them makes of it, and one sum puts their parts of the result together. */
 typedef struct cup_experts_layer {
     cup_layer layer;
     cup_tensor *router, *up, *down;

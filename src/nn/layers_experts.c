@@ -13,8 +13,8 @@
  * experts (cup_parameters_experts), rows go to them and back in two exchanges; each process has
  * room for all rows of all processes, or with a capacity for so many of them. Where they share out
  * a model (cup_parameters_among), each has a part of `hidden` of every expert, which is a multiple
- * of the processes, and the router whole: of x, which has the same bits on all, all make the same
- * choices, and one sum puts their parts of the result together. */
+ * of the processes, and the router whole: x is the same on all, all take the choices that the first
+ * of them makes of it, and one sum puts their parts of the result together. */
 typedef struct cup_experts_layer {
     cup_layer layer;
     cup_tensor *router, *up, *down;
@@ -182,7 +182,8 @@ cup_status cup_experts_layer_of(cup_experts_layer *layer, cup_parameters *list, 
 typedef struct routing {
     cup_context *c;
     const cup_experts_layer *layer;
-    cup_comm *comm; /* of those that have the other experts, or NULL */
+    cup_comm *comm;  /* of those that have the other experts, or NULL */
+    cup_comm *parts; /* of those that have the other parts of all experts, or NULL */
     int64_t rows, each, experts;
     cup_tensor *x;           /* [rows,width] */
     cup_tensor *logits, *p;  /* [rows,experts] */
@@ -200,6 +201,23 @@ static cup_tensor *flat(cup_context *c, cup_tensor *x)
     return x ? cup_reshape(c, x, 1, &x->count) : NULL;
 }
 
+/* Those who have parts of all experts take the choices of the first of them. Their tokens have the
+ * same bits, but a kernel that one of them measured to be the fastest may round otherwise, and of
+ * two experts that are nearly as probable that takes the other. */
+static cup_status choose_best(routing *r, cup_tensor **chosen)
+{
+    cup_context *c = r->c;
+    if (!r->parts)
+        return cup_top_k(c, r->p, r->each, -1, NULL, &r->weight, chosen);
+    bool was = cup_grad_recording(c, false);
+    cup_status status = cup_top_k(c, r->p, r->each, -1, NULL, &r->weight, chosen);
+    if (status == CUP_OK)
+        status = cup_comm_broadcast(r->parts, chosen, 1, 0);
+    cup_grad_recording(c, was);
+    r->weight = status == CUP_OK ? cup_gather(c, r->p, *chosen, -1) : NULL;
+    return cup_error(c);
+}
+
 /* The experts of each row, and what they weigh. */
 static cup_status choose(routing *r)
 {
@@ -210,7 +228,7 @@ static cup_status choose(routing *r)
         return cup_error(c);
     r->logits = logits->dtype == CUP_F64 ? logits : cup_cast(c, logits, CUP_F32);
     r->p = cup_softmax(c, r->logits, -1);
-    CUP_TRY(cup_top_k(c, r->p, r->each, -1, NULL, &r->weight, &chosen));
+    CUP_TRY(choose_best(r, &chosen));
     if (!r->layer->unscaled && r->each > 1)
         r->weight = cup_div(c, r->weight, cup_sum(c, r->weight, &last, 1, true));
     r->expert = flat(c, chosen);
@@ -385,11 +403,9 @@ static cup_tensor *cost_of(const routing *r)
 }
 
 /* Each process has a part of the width inside the experts, and gives with it a part of the sum. */
-static cup_tensor *sum_parts(const cup_experts_layer *layer, cup_tensor *y)
+static cup_tensor *sum_parts(const routing *r, cup_tensor *y)
 {
-    cup_parameters *list = layer->layer.parameters;
-    cup_comm *parts = sharers_of(list, layer->up, true);
-    return parts ? cup__rows_sum(list, parts, y) : y;
+    return r->parts ? cup__rows_sum(r->layer->layer.parameters, r->parts, y) : y;
 }
 
 static cup_status check_input(const cup_experts_layer *layer, cup_context *c, const cup_tensor *x)
@@ -412,14 +428,15 @@ cup_tensor *cup_experts_layer_pass(const cup_experts_layer *layer, cup_tensor *x
         return NULL;
     cup_parameters *list = layer->layer.parameters;
     routing r = {.c = c, .layer = layer, .comm = sharers_of(list, layer->up, false),
-                 .each = layer->each, .experts = layer->router->shape[0]};
+                 .parts = sharers_of(list, layer->up, true), .each = layer->each,
+                 .experts = layer->router->shape[0]};
     cup_tensor *y = NULL, *extra = NULL;
     r.rows = x->count / layer->router->shape[1];
     cup_scope_open(c);
     r.x = cup_reshape(c, x, 2, (int64_t[]){r.rows, layer->router->shape[1]});
     if (choose(&r) == CUP_OK && group(&r) == CUP_OK) {
         y = cup__rows_weighed(c, r.comm ? compute_elsewhere(&r) : compute_here(&r), r.weight);
-        y = sum_parts(layer, cup_reshape(c, y, x->ndim, x->shape));
+        y = sum_parts(&r, cup_reshape(c, y, x->ndim, x->shape));
         extra = cost ? cost_of(&r) : NULL;
     }
     cup_status status = cup_scope_return_all(c, (cup_tensor *[]){y, extra}, 2);

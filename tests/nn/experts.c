@@ -331,6 +331,37 @@ TEST(experts_in_parts_are_those_of_one)
     together(4, split, (void *)(uintptr_t)&trials[2]);
 }
 
+/* Experts of which two and two are nearly as probable, and a process that rounds otherwise: all go
+ * by the first. */
+static void choose_nearly(cup_context *c, cup_comm *m, void *user)
+{
+    const trial t = {.each = 2};
+    double router[EXPERTS * WIDTH];
+    cup_parameters *list = cup_parameters_new(c, CUP_F64), *all = cup_parameters_new(c, CUP_F64);
+    cup_experts_layer part, whole;
+    (void)user;
+    cup_parameters_among(list, m);
+    make(&part, list, &t);
+    make(&whole, all, &t);
+    for (int i = 0; i < EXPERTS * WIDTH; i++)
+        router[i] = wave(i % WIDTH, 0.3) + 1e-13 * wave(i, cup_comm_rank(m) ? 2.1 : 0.7);
+    cup_tensor_write(part.router, router, sizeof router);
+    for (int i = 0; i < EXPERTS * WIDTH; i++)
+        router[i] = wave(i % WIDTH, 0.3) + 1e-13 * wave(i, 0.7);
+    cup_tensor_write(whole.router, router, sizeof router);
+    cup_tensor *x = input(c, 0.7), *y = cup_experts_layer_call(&part, x);
+    double far = distance(c, y, cup_experts_layer_call(&whole, x));
+    if (!(far < 1e-11))
+        wrong("parts of other experts: %g away; %s", far, cup_error_text(c));
+    cup_parameters_free(list);
+    cup_parameters_free(all);
+}
+
+TEST(experts_in_parts_are_chosen_by_one)
+{
+    together(2, choose_nearly, NULL);
+}
+
 static void refuse_shared(cup_context *c, cup_comm *m, void *user)
 {
     cup_parameters *list = cup_parameters_new(c, CUP_F32);

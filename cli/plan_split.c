@@ -48,21 +48,6 @@ static int64_t heads_of_keys(const cup_gpt_config *g)
     return g->kv_heads ? g->kv_heads : g->heads;
 }
 
-/* The model as one GPU of those that share it out has it. */
-static void cut(cup_gpt_config *g, const plan_part *part)
-{
-    int64_t tensor = part->tensor;
-    g->layers = part->blocks;
-    g->context /= part->ring;
-    if (tensor == 1)
-        return;
-    g->head_size = g->head_size ? g->head_size : g->width / g->heads;
-    g->kv_heads = heads_of_keys(g) < tensor ? 1 : heads_of_keys(g) / tensor;
-    g->heads /= tensor;
-    g->hidden /= tensor;
-    g->vocabulary = (g->vocabulary + tensor - 1) / tensor;
-}
-
 double plan_ring_bytes(const plan_scene *s, const plan_split *split)
 {
     const cup_gpt_config *g = &s->training.model;
@@ -104,7 +89,9 @@ int plan_rehearse(plan_scene *s, const plan_part *part, cup_plan *out, plan_seco
     while (i < r->count && !is_same(&r->list[i].part, part))
         i++;
     if (i == r->count) {
-        cut(&a.model, part);
+        a.model.layers = part->blocks;
+        a.tensor = part->tensor;
+        a.ring = part->ring;
         a.batch = part->texts;
         a.accumulate = part->batches;
         a.recompute = part->recompute;

@@ -44,11 +44,13 @@ typedef struct cup_plan_op {
 } cup_plan_op;
 
 /* Plans a run on a card of a name that cup_card_find knows. The training is as for
- * cup_trainer_new, its vocabulary is set; `comm` and `from` are not looked at. The time of a
- * call is the greater one of its operations at the card's peak and of its bytes at the speed of
- * its memory, each by the part of it that the op was measured to reach on an H200; other cards
- * are taken to reach the same parts. `report`, which may be NULL, is told of each op, the
- * longest first. */
+ * cup_trainer_new, its vocabulary is set; `comm` and `from` are not looked at. Of processes that
+ * share out a model, by `tensor`, `ring` and `stages`, the plan is of one as if it were alone with
+ * what it has: of the stage with most blocks, with both ends of the model, and each batch by
+ * itself. The time of a call is the greater one of its operations at the card's peak and of its
+ * bytes at the speed of its memory, each by the part of it that the op was measured to reach on an
+ * H200; other cards are taken to reach the same parts. `report`, which may be NULL, is told of each
+ * op, the longest first. */
 CUP_API cup_status cup_training_plan(cup_context *c, const cup_training *training,
                                      const char *card, cup_plan *out,
                                      void (*report)(const cup_plan_op *op, void *user),

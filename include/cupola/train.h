@@ -29,7 +29,9 @@ typedef struct cup_training {
     uint64_t seed;          /* of the first weights, the batches and dropout */
     /* See cup_gpt. AUTO is the first of NONE, NORMS, POINTWISE and BLOCK with which a step and an
      * evaluation stay below what the context may hold, see cup_options, and below what is free, in
-     * as few blocks as that takes, see `recompute_blocks`; on a GPU a fortieth is left. */
+     * as few blocks as that takes, see `recompute_blocks`; on a GPU a fortieth is left. Of a model
+     * that processes share out it is what one of them needs, in stages in all blocks, and all take
+     * what fits each. On a GPU it is CUP_UNSUPPORTED with `ring` and `expert`. */
     cup_recompute_policy recompute;
     int64_t logits_most;    /* see cup_gpt */
     const char *precision;  /* of f32 products, see cup_precision; NULL: what the context has; or

@@ -19,22 +19,6 @@ static int64_t stages_of(const cup_training *a)
     return a->stages > 1 ? a->stages : 1;
 }
 
-/* Blocks of the stage that has most of them. */
-static int64_t blocks_of(const cup_training *a)
-{
-    int64_t layers = a->model.layers, stages = stages_of(a), most = 0;
-    int64_t chunks = a->chunks > 1 ? a->chunks : 1;
-    if (!a->blocks || stages == 1)
-        return (layers + stages - 1) / stages;
-    for (int64_t i = 0; i < stages; i++) {
-        int64_t blocks = 0;
-        for (int64_t k = 0; k < chunks; k++)
-            blocks += a->blocks[k * stages + i];
-        most = blocks > most ? blocks : most;
-    }
-    return most;
-}
-
 /* The numbers of the experts of all blocks. */
 static double inside_experts(const cup_gpt_config *g)
 {
@@ -59,7 +43,7 @@ static double learned_experts(const cup_training *a)
 {
     double all = inside_experts(&a->model) / (a->expert > 1 ? (double)a->expert : 1);
     all /= processes_of(a);
-    return a->lora_rank ? 0 : all * (double)blocks_of(a) / (double)a->model.layers;
+    return a->lora_rank ? 0 : all * (double)cup__training_blocks(a) / (double)a->model.layers;
 }
 
 /* Those who share out the states of what this process has: of experts, who have the same ones. */
@@ -78,7 +62,8 @@ static double numbers_here(const cup_training *a)
     double outside = (double)cup_gpt_parameter_count(g, true) - inside;
     if (a->expert > 1)
         inside -= inside_experts(g) * (1 - 1 / (double)a->expert);
-    return (outside + inside * (double)blocks_of(a) / (double)g->layers) / processes_of(a);
+    inside *= (double)cup__training_blocks(a) / (double)g->layers;
+    return (outside + inside) / processes_of(a);
 }
 
 /* Those that it learns: all of these, or of the adapters beside linear layers, of which it has the
@@ -95,7 +80,7 @@ static double learned(const cup_training *a)
     bool gated = g->mlp == CUP_MLP_KIND_SWIGLU;
     double inputs = 3 * width + heads / processes + (gated ? 2 : 1) * width + hidden / processes;
     double outputs = (qkv + (gated ? 2 : 1) * hidden) / processes + 2 * width;
-    return (double)(blocks_of(a) * a->lora_rank) * (inputs + outputs);
+    return (double)(cup__training_blocks(a) * a->lora_rank) * (inputs + outputs);
 }
 
 /* Bytes of a parameter that the optimizer keeps, on all processes: a master copy of one of 16 bits,
@@ -157,7 +142,7 @@ static double kept_bytes(const cup_training *a)
     double beside = g->experts > 0 ? 4 * rows * width : 0;
     double shared = heads + (g->qk_norm ? 2 : 1) * qkv + inside;
     double block = 5 * width + beside + shared / processes;
-    double layers = (double)blocks_of(a);
+    double layers = (double)cup__training_blocks(a);
     double blocks = layers * block;
     double less[] = {[CUP_RECOMPUTE_POLICY_NONE] = 0,
                      [CUP_RECOMPUTE_POLICY_NORMS] = 2 * width,

@@ -36,7 +36,8 @@ cup_status cup__training_choose(cup_training *a, cup__policy_fits fit, void *use
     for (bool fits = false; !fits && i < COUNT; i++) {
         a->recompute = order[i];
         CUP_TRY(fit(a, &fits, user));
-        if (fits && i > 0)
+        /* Blocks are counted from the first of the model, and stages have theirs anywhere in it. */
+        if (fits && i > 0 && a->stages < 2)
             return choose_blocks(a, 0, fit, user);
     }
     return CUP_OK;
@@ -52,20 +53,40 @@ static cup__memory_use use_of(cup_context *c)
     return use;
 }
 
-int64_t cup__training_held(cup_context *dry, cup_trainer *t)
+/* What is there behind the forward of a batch. */
+typedef struct watched {
+    cup_context *dry;
+    int64_t most;
+} watched;
+
+static void on_forward(void *user)
 {
+    watched *w = user;
+    int64_t now = use_of(w->dry).allocated;
+    w->most = now > w->most ? now : w->most;
+}
+
+int64_t cup__training_held(cup_context *dry, cup_trainer *t, int64_t *kept)
+{
+    watched w = {.dry = dry};
+    t->forward_done = on_forward;
+    t->forward_user = &w;
     int64_t at_rest = use_of(dry).allocated;
     cup__dry_forget_peak(dry->device);
     cup__loop_rehearse_step(t->loop);
     int64_t step = use_of(dry).peak_allocated;
+    *kept = w.most - at_rest;
+    t->forward_done = NULL;
     cup__dry_forget_peak(dry->device);
     cup__loop_rehearse_evaluation(t->loop);
     return cup__held_bytes(at_rest, step, use_of(dry).peak_allocated);
 }
 
-/* The run is begun on a card like the context's that is not there. */
-static cup_status rehearse(cup_context *c, const cup_training *a, double *bytes)
+/* The run is begun on a card like the context's that is not there; what it holds, and what is kept
+ * of a batch. */
+static cup_status rehearse(cup_context *c, const cup_training *a, double *held, double *kept)
 {
+    int64_t bytes = 0;
     const cup__gpu_facts *facts = cup__cuda_facts(cup__cuda_of(c->device));
     cup_context *dry = cup__context_dry(facts->arch);
     cup_trainer t = {0};
@@ -75,7 +96,8 @@ static cup_status rehearse(cup_context *c, const cup_training *a, double *bytes)
         cup__dry_like(cup__cuda_of(dry->device), facts);
         cup_scope_open(dry);
         if (cup__training_precision(dry, a) == CUP_OK && cup__training_dry(dry, a, &t) == CUP_OK)
-            *bytes = (double)cup__training_held(dry, &t);
+            *held = (double)cup__training_held(dry, &t, &bytes);
+        *kept = (double)bytes;
         cup_scope_return(dry, NULL);
         cup__training_dry_free(&t);
     }
@@ -83,6 +105,48 @@ static cup_status rehearse(cup_context *c, const cup_training *a, double *bytes)
         cup__fail(&c->error, dry->error.status, "%s", cup_error_text(dry));
     cup_context_free(dry);
     return c->error.status;
+}
+
+static double smaller(double a, double b)
+{
+    return a < b ? a : b;
+}
+
+/* Of a model of so many blocks alone, what is kept of the only batch of a step. */
+static cup_status kept_by(cup_context *c, const cup_training *a, int64_t blocks, double *kept)
+{
+    double ignored;
+    cup_training small = *a;
+    small.model.layers = blocks;
+    small.stages = small.accumulate = 1;
+    small.blocks = NULL;
+    return rehearse(c, &small, &ignored, kept);
+}
+
+/* What was rehearsed has one batch at a time and both ends of the model: of stages the first one
+ * has as many batches ahead as can be, and no logits, the last one those of its chunks. */
+static cup_status add_stages(cup_context *c, const cup_training *a, double *held)
+{
+    double one = 0, two = 0, stages = (double)a->stages;
+    double chunks = a->chunks > 1 ? (double)a->chunks : 1;
+    CUP_TRY(kept_by(c, a, 1, &one));
+    CUP_TRY(kept_by(c, a, 2, &two));
+    double blocks = (double)cup__training_blocks(a) * (two - one);
+    double first = smaller((double)a->accumulate, stages) - 1;
+    double last = smaller((double)a->accumulate, ((chunks - 1) * stages + 1) / chunks) - 1;
+    double ends = 2 * one - two;
+    *held += first * blocks - ends > last * blocks ? first * blocks - ends : last * blocks;
+    return CUP_OK;
+}
+
+cup_status cup__training_policy_needs(cup_context *c, const cup_training *a, double *bytes)
+{
+    double kept;
+    *bytes = cup__training_needs(a);
+    if (!c->device->is_cuda)
+        return CUP_OK;
+    CUP_TRY(rehearse(c, a, bytes, &kept));
+    return a->stages > 1 ? add_stages(c, a, bytes) : CUP_OK;
 }
 
 /* Bytes that the run may hold. */
@@ -107,10 +171,7 @@ static cup_status ask(const cup_training *a, bool *fits, void *user)
     asking *k = user;
     char bytes[32];
     double needs = 0;
-    if (k->c->device->is_cuda)
-        CUP_TRY(rehearse(k->c, a, &needs));
-    else
-        needs = cup__training_needs(a);
+    CUP_TRY(cup__training_policy_needs(k->c, a, &needs));
     *fits = k->c->device->is_cuda ? cup__held_fits(needs, k->room) : needs <= k->room;
     /* What is found on the way to the fewest blocks is not told. */
     if (a->recompute_blocks == 0)
@@ -119,31 +180,57 @@ static cup_status ask(const cup_training *a, bool *fits, void *user)
     return CUP_OK;
 }
 
+/* Those who share out a model compute the same again, as sums between them are among it: what
+ * needs least of all that they chose. `others` says whether it was another process's choice. */
+static cup_status agree(cup_comm *comm, cup_training *own, bool *others)
+{
+    int64_t chosen = 0, layers = own->model.layers;
+    while (order[chosen] != own->recompute)
+        chosen++;
+    int64_t most = chosen, blocks = own->recompute_blocks ? own->recompute_blocks : layers;
+    CUP_TRY(cup_comm_agree(comm, &most, 1));
+    int64_t many = most == chosen ? blocks : 0;
+    CUP_TRY(cup_comm_agree(comm, &many, 1));
+    *others = most != chosen || many != blocks;
+    own->recompute = order[most];
+    own->recompute_blocks = many < layers ? many : 0;
+    return CUP_OK;
+}
+
 /* As "norms in 4 of 12 blocks". */
-static void say(cup_trainer *t, const cup_training *own, const asking *k)
+static void say(cup_trainer *t, const cup_training *own, const asking *k, bool others)
 {
     char some[64] = "", room[32];
     if (own->recompute_blocks > 0)
         snprintf(some, sizeof some, " in %lld of %lld blocks", (long long)own->recompute_blocks,
                  (long long)own->model.layers);
-    snprintf(t->policy, sizeof t->policy, "%s%s: %s, and %s may be used",
+    snprintf(t->policy, sizeof t->policy, "%s%s: %s, and %s may be used%s",
              cup_recompute_policy_name(own->recompute), some, cup__text_string(&k->text),
-             cup__text_bytes(k->room, room));
+             cup__text_bytes(k->room, room), others ? ", by another process less" : "");
+}
+
+static cup_status choose(cup_context *c, cup_trainer *t, cup_training *own)
+{
+    bool others = false, parted = t->among || t->pipe || t->ring || t->experts;
+    if (c->device->is_cuda && (t->ring || t->experts))
+        return cup__fail(&c->error, CUP_UNSUPPORTED,
+                         "training: the policy \"auto\" does not know what parts of texts and "
+                         "experts of other processes need of a GPU; name none, norms, pointwise "
+                         "or block, which cupola plan --gpus compares");
+    asking k = {.c = c, .room = room_of(c)};
+    cup_status status = cup__training_choose(own, ask, &k);
+    if (status == CUP_OK && parted)
+        status = agree(t->training.comm, own, &others);
+    if (status == CUP_OK)
+        say(t, own, &k, others);
+    cup__text_free(&k.text);
+    return status;
 }
 
 cup_status cup__training_policy(cup_context *c, cup_trainer *t, cup_training *own)
 {
-    if (own->recompute == CUP_RECOMPUTE_POLICY_AUTO) {
-        if (t->among || t->pipe || t->ring || t->experts)
-            return cup__fail(&c->error, CUP_UNSUPPORTED,
-                             "training: the policy \"auto\" is for processes that have the whole "
-                             "model each; name none, norms, pointwise or block, which cupola plan "
-                             "--gpus compares");
-        asking k = {.c = c, .room = room_of(c)};
-        if (cup__training_choose(own, ask, &k) == CUP_OK)
-            say(t, own, &k);
-        cup__text_free(&k.text);
-    }
+    if (own->recompute == CUP_RECOMPUTE_POLICY_AUTO)
+        CUP_TRY(choose(c, t, own));
     t->recompute = own->recompute;
     t->recompute_blocks = own->recompute_blocks;
     return c->error.status;

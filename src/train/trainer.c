@@ -244,9 +244,7 @@ cup_status cup__training_dry(cup_context *c, const cup_training *training, cup_t
     *t = (cup_trainer){.training = *training, .texts = training->batch, .groups = 1};
     t->recompute = training->recompute;
     t->recompute_blocks = training->recompute_blocks;
-    t->training.tensor = t->training.stages = t->training.ring = 0;
-    t->training.chunks = t->training.expert = 0;
-    t->training.comm = t->training.optimizer.split = NULL;
+    cup__training_cut(&t->training);
     t->training.from = NULL;
     CUP_TRY(cup__trainer_share(c, t));
     return make_loop(c, t, NULL);

@@ -58,6 +58,12 @@ cup_status cup__training_of(cup_context *c, const cup__checkpoint *checkpoint,
 cup_status cup__training_fits(cup_context *c, const cup_training *training);
 double cup__training_needs(const cup_training *training);
 
+/* The blocks of the stage that has most of them; and makes the training that of one process, as if
+ * it were alone with what it has of the model: its heads, inner width and vocabulary, its part of
+ * each text, and the blocks of that stage with both ends of the model. */
+int64_t cup__training_blocks(const cup_training *training);
+void cup__training_cut(cup_training *training);
+
 /* Chooses what is computed again, where the training leaves that to memory, in `own`, which has
  * this process's share of the batches. */
 cup_status cup__training_policy(cup_context *c, cup_trainer *t, cup_training *own);
@@ -79,8 +85,11 @@ static inline bool cup__held_fits(double held, double room)
 {
     return held + held / 40 <= room;
 }
-/* The same of a trainer on a dry GPU. */
-int64_t cup__training_held(cup_context *dry, cup_trainer *t);
+/* The same of a trainer on a dry GPU, of which so much is kept behind forward for backward; and
+ * what a checked training with a policy is taken to need of the device, by which one is chosen: of
+ * one of the processes that share out a model, with its share of the batches. */
+int64_t cup__training_held(cup_context *dry, cup_trainer *t, int64_t *kept);
+cup_status cup__training_policy_needs(cup_context *c, const cup_training *training, double *bytes);
 
 /* The training as a JSON object, and back. */
 void cup__training_write(cup__json_writer *writer, const char *key, const cup_training *training);

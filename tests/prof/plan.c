@@ -8,8 +8,10 @@
 #include <string.h>
 
 #include "../cuda/support.h"
+#include "base/json.h"
 #include "cupola/cupola.h"
 #include "test.h"
+#include "train/trainer.h"
 
 /* Makes the run of a training on the GPU there is, below a limit, and gives its memory. */
 static cup_memory run(const cup_training *training, int64_t limit, cup_recompute_policy policy)
@@ -121,6 +123,60 @@ TEST(plan_and_run_choose_the_same_policy)
         int64_t limit = plan.held_bytes + plan.held_bytes / 40 + 1;
         cup_memory use = run(&a, limit, order[i]);
         EXPECT(use.peak_reserved <= limit);
+    }
+    fake_expect_nothing_left();
+}
+
+/* Of a model that processes share out a policy is chosen by what one of them has, the bytes being
+ * those that `cupola plan` says. */
+TEST(plan_and_policy_are_of_a_share)
+{
+    static const struct {
+        const char *words;
+        int64_t tensor, stages, accumulate;
+        cup_recompute_policy recompute;
+    } splits[] = {{"tp=2 --accumulate 2", 2, 1, 2, CUP_RECOMPUTE_POLICY_NONE},
+                  {"tp=3 --accumulate 1", 3, 1, 1, CUP_RECOMPUTE_POLICY_NORMS},
+                  {"pp=2 --interleave 1 --accumulate 4", 1, 2, 4, CUP_RECOMPUTE_POLICY_POINTWISE},
+                  {"pp=3,tp=2 --interleave 1 --accumulate 3", 2, 3, 3, CUP_RECOMPUTE_POLICY_BLOCK}};
+    static char out[20000];
+    fake_begin();
+    unsetenv("CUP_KERNELS");
+    setenv("FAKE_NVRTC_ANY", "1", 1);
+    setenv("FAKE_CUDA_MEMORY", "3000000000", 1);
+    for (size_t i = 0; i < sizeof splits / sizeof *splits; i++) {
+        cup__json json;
+        double needs;
+        cup_training a = cup_preset_find("char")->training;
+        const char *policy = cup_recompute_policy_name(splits[i].recompute);
+        int64_t processes = splits[i].tensor * splits[i].stages;
+        EXPECT_INT(test_command(out, sizeof out,
+                                "'%s/cupola' plan --preset char --vocabulary 20 --card h200 "
+                                "--dtype bf16 --batch 12 --json --gpus %d --recompute %s "
+                                "--parallel %s",
+                                test_build(), (int)processes, policy, splits[i].words),
+                   0);
+        EXPECT_INT(cup__json_parse(NULL, "plan", out, strlen(out), &json), CUP_OK);
+        double planned = cup__json_number(
+            cup__json_find(cup__json_find(json.root, "splits") + 1, "needed_bytes"));
+        cup__json_free(&json);
+        a.dtype = CUP_BF16;
+        a.model.vocabulary = 20;
+        a.batch = 12;
+        a.accumulate = splits[i].accumulate;
+        a.tensor = splits[i].tensor;
+        a.stages = splits[i].stages;
+        a.recompute = splits[i].recompute;
+        cup_context *c = cup_context_new(CUP_OPTIONS(
+            cup_options, .device = "cuda", .memory_limit = (int64_t)(1.04 * planned)));
+        EXPECT_INT(cup__training_check(c, &a), CUP_OK);
+        EXPECT_INT(cup__training_policy_needs(c, &a, &needs), CUP_OK);
+        expect_close(splits[i].words, (int64_t)planned, (int64_t)needs, 0.01);
+        cup_trainer t = {.training = a};
+        a.recompute = CUP_RECOMPUTE_POLICY_AUTO;
+        EXPECT_INT(cup__training_policy(c, &t, &a), CUP_OK);
+        EXPECT_INT(a.recompute, splits[i].recompute);
+        cup_context_free(c);
     }
     fake_expect_nothing_left();
 }

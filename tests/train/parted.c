@@ -70,6 +70,10 @@ int64_t parted_run(cup_context *c, cup_comm *comm, cup_training a, parts p, cons
     a.lora_rank = p.lora_rank;
     a.from = p.from;
     s.trainer = cup_trainer_new(c, s.data, s.tokenizer, folder, &a);
+    if (p.chosen && s.trainer) {
+        p.chosen[0] = cup_trainer_model(s.trainer)->recompute;
+        p.chosen[1] = cup_trainer_model(s.trainer)->recompute_blocks;
+    }
     if (resume)
         cup_trainer_resume(s.trainer);
     cup_trainer_run(s.trainer, NULL);

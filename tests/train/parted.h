@@ -19,6 +19,7 @@ typedef struct parts {
     bool sequence;
     int64_t lora_rank; /* of adapters, beside the model in `from` */
     const char *from;
+    int64_t *chosen; /* where the run's policy and its blocks are put, or NULL */
 } parts;
 
 /* A model of four blocks, or another one with gates; and with the experts that the parts say. */

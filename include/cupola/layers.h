@@ -142,6 +142,7 @@ typedef struct cup_attention_layer {
     double soft_cap;
     cup_tensor *sinks;         /* NULL without */
     bool alibi;
+    cup_tensor *slopes;        /* of its heads in f32, or f64 as the rest; NULL without alibi */
     int first_head, all_heads; /* that of all, where processes share them out; and those */
 } cup_attention_layer;
 

@@ -49,6 +49,9 @@ cup_status cup__attention_layer_make(cup_attention_layer *layer, cup_parameters 
                                      int64_t width, int64_t heads, cup_attention_layer_options o,
                                      double shrink);
 
+/* Gives one with alibi the slopes of its heads, when its other tensors are there. */
+cup_status cup__attention_layer_slope(cup_attention_layer *layer);
+
 /* Whether so many processes can share out heads of keys and values, which may be fewer: several
  * have the same one then, and as many of its features each. What layers of the list need for it.
  * And from [B,T,..] that this process made, queries, keys and values of its heads as a whole. */

@@ -29,6 +29,7 @@ typedef struct cup_attention_layer {
     double soft_cap;
     cup_tensor *sinks;         /* NULL without */
     bool alibi;
+    cup_tensor *slopes;        /* of its heads in f32, or f64 as the rest; NULL without alibi */
     int first_head, all_heads; /* that of all, where processes share them out; and those */
 } cup_attention_layer;
 
@@ -70,7 +71,6 @@ CUP_API cup_tensor *cup_attention_layer_call(const cup_attention_layer *layer, c
 
 #define ROPE_BASE 10000
 #define EPSILON 1e-5
-#define FALL 8 /* the last of the heads' slopes is 2^-8 */
 #define MOST_FEATURES ((int64_t)1 << 30) /* of all heads together */
 
 CUP__LAYER_CALL(attention)
@@ -189,6 +189,7 @@ cup_status cup__attention_layer_make(cup_attention_layer *layer, cup_parameters 
     linear.deviation *= shrink;
     linear.part = CUP_PART_COLUMNS;
     CUP_TRY(cup_linear_layer_new(&layer->out, list, "out", heads * size, width, &linear));
+    CUP_TRY(cup__attention_layer_slope(layer));
     if (o.sinks)
         layer->sinks = cup_parameter_new(
             list, "sinks", 1, &heads,
@@ -242,42 +243,27 @@ int64_t cup__attention_layer_window(const cup_attention_layer *layer, int64_t le
     return layer->window < length ? layer->window : 0;
 }
 
-/* 2^(first + i step) for so many i from 0. */
-static cup_tensor *powers(cup_context *c, cup_dtype dtype, double first, double step, int64_t count)
+static cup_dtype scores_dtype(const cup_attention_layer *layer)
 {
-    double unit = log(2), end = first + step * ((double)count - 0.5);
-    return cup_exp(c, cup_arange(c, dtype, first * unit, end * unit,
-                                 CUP_OPTIONS(cup_arange_options, .step = step * unit)));
+    return cup_tensor_dtype(layer->out.weight) == CUP_F64 ? CUP_F64 : CUP_F32;
 }
 
-/* Of heads whose number is no power of two the first have the slopes of the largest power below
- * it, and the others each second one of twice as many. */
-static cup_tensor *slopes_of(const cup_attention_layer *layer, cup_context *c, cup_dtype dtype)
+cup_status cup__attention_layer_slope(cup_attention_layer *layer)
 {
-    int64_t from = layer->first_head, to = from + layer->heads, even = 1;
-    while (2 * even <= layer->all_heads)
-        even *= 2;
-    double step = -(double)FALL / (double)even;
-    int64_t first = from < even ? (to < even ? to : even) - from : 0, rest = layer->heads - first;
-    int64_t passed = from < even ? 0 : from - even;
-    cup_tensor *parts[2];
-    int count = 0;
-    if (first > 0)
-        parts[count++] = powers(c, dtype, step * (double)(from + 1), step, first);
-    if (rest > 0)
-        parts[count++] = powers(c, dtype, step * ((double)passed + 0.5), step, rest);
-    return count > 1 ? cup_concat(c, parts, count, 0) : parts[0];
+    cup_parameters *list = layer->layer.parameters;
+    if (layer->alibi && layer->out.weight)
+        layer->slopes = cup__parameters_slopes(list, scores_dtype(layer), layer->first_head,
+                                               layer->heads, layer->all_heads);
+    return cup__parameters_context(list)->error.status;
 }
 
 cup__layer_scores cup__attention_layer_scores(const cup_attention_layer *layer, cup_context *c)
 {
-    cup__layer_scores scores = {.soft_cap = layer->soft_cap, .sinks = layer->sinks};
-    bool wide = cup_tensor_dtype(layer->out.weight) == CUP_F64;
-    cup_dtype dtype = wide ? CUP_F64 : CUP_F32;
+    cup__layer_scores scores = {
+        .soft_cap = layer->soft_cap, .slopes = layer->slopes, .sinks = layer->sinks};
+    cup_dtype dtype = scores_dtype(layer);
     if (scores.sinks && cup_tensor_dtype(scores.sinks) != dtype)
         scores.sinks = cup_cast(c, scores.sinks, dtype);
-    if (layer->alibi)
-        scores.slopes = slopes_of(layer, c, dtype);
     return scores;
 }
 

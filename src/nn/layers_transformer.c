@@ -276,6 +276,7 @@ static cup_status take_tensors(cup_transformer_layer *layer, cup_parameters *lis
     CUP_TRY(take_sinks(a, list, t, o->sinks));
     CUP_TRY(cup_linear_layer_of(&a->qkv, list, t->qkv, t->qkv_bias, CUP_ACTIVATION_NONE));
     CUP_TRY(cup_linear_layer_of(&a->out, list, t->out, t->out_bias, CUP_ACTIVATION_NONE));
+    CUP_TRY(cup__attention_layer_slope(a));
     layer->mixed = t->router != NULL;
     if (layer->mixed) {
         const cup_experts_layer_options experts = experts_options(o);

@@ -105,6 +105,7 @@ void cup_parameters_free(cup_parameters *list)
         cup__free(part);
         part = next;
     }
+    cup__parameters_slopes_free(list);
     cup_comm_free(list->modes.keys);
     cup__context_leave(list->context);
     cup__free(list->entries);

@@ -20,9 +20,15 @@ typedef struct cup__parameters_modes {
     cup_comm *ring;    /* sequences, or NULL */
     cup_comm *keys;    /* a head of keys and values, or NULL; the list's own */
     cup_tensor *documents; /* where they end, or NULL */
+    struct cup__slopes *slopes; /* that were made, the list's own */
 } cup__parameters_modes;
 
 cup__parameters_modes *cup__parameters_modes_of(const cup_parameters *list);
+/* How fast the scores of heads fall with the distance, [count] of those from `first` on, of so many
+ * in all: made once for all layers of the list, and no parameter. */
+cup_tensor *cup__parameters_slopes(cup_parameters *list, cup_dtype dtype, int first, int count,
+                                   int all);
+void cup__parameters_slopes_free(cup_parameters *list);
 /* The name of what was made first in the whole list; NULL: nothing is there. */
 const char *cup__parameters_first(const cup_parameters *list);
 /* Those that share a batch with this process; NULL where it has its own. */

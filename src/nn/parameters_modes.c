@@ -1,6 +1,11 @@
-/* How what was made in a list behaves. */
+/* How what was made in a list behaves, and what its layers have in common. */
+#include <math.h>
+
+#include "base/memory.h"
 #include "nn/parameters.h"
 #include "tensor/context.h"
+
+#define FALL 8 /* the last of the heads' slopes is 2^-8 */
 
 static bool switched(bool *at, bool on)
 {
@@ -112,4 +117,77 @@ cup_comm *cup__parameters_sharers(const cup_parameters *list)
 {
     const cup__parameters_modes *modes = cup__parameters_modes_of(list);
     return modes->among ? modes->among : modes->experts;
+}
+
+typedef struct cup__slopes slopes;
+struct cup__slopes {
+    slopes *next;
+    cup_tensor *tensor; /* held */
+    int first, all;
+};
+
+/* Of heads whose number is no power of two the first have the slopes of the largest power below
+ * it, and the others each second one of twice as many. */
+static double slope_of(int head, int all)
+{
+    int even = 1;
+    while (even <= all / 2)
+        even *= 2;
+    double number = head < even ? head + 1 : head - even + 0.5;
+    return exp2(-FALL * number / even);
+}
+
+static cup_tensor *make_slopes(cup_context *c, cup_dtype dtype, int first, int count, int all)
+{
+    double *wide = cup__malloc((size_t)count * sizeof *wide);
+    float *narrow = (float *)(void *)wide;
+    if (!wide) {
+        cup__fail(&c->error, CUP_MEMORY, "out of host memory for the slopes of attention");
+        return NULL;
+    }
+    for (int i = 0; i < count; i++) {
+        double slope = slope_of(first + i, all);
+        if (dtype == CUP_F64)
+            wide[i] = slope;
+        else
+            narrow[i] = (float)slope;
+    }
+    cup_tensor *t = cup_keep(cup_tensor_from(c, dtype, 1, (int64_t[]){count}, wide));
+    cup__free(wide);
+    return t;
+}
+
+cup_tensor *cup__parameters_slopes(cup_parameters *list, cup_dtype dtype, int first, int count,
+                                   int all)
+{
+    cup_context *c = cup__parameters_context(list);
+    cup__parameters_modes *modes = cup__parameters_modes_of(list);
+    for (slopes *s = modes->slopes; s; s = s->next)
+        if (s->tensor->dtype == dtype && s->tensor->count == count && s->first == first &&
+            s->all == all)
+            return s->tensor;
+    slopes *s = cup__malloc(sizeof *s);
+    cup_tensor *t = s ? make_slopes(c, dtype, first, count, all) : NULL;
+    if (!t) {
+        if (!s)
+            cup__fail(&c->error, CUP_MEMORY, "out of host memory for the slopes of attention");
+        cup__free(s);
+        return NULL;
+    }
+    cup__tensor_retain(t);
+    *s = (slopes){modes->slopes, t, first, all};
+    modes->slopes = s;
+    return t;
+}
+
+void cup__parameters_slopes_free(cup_parameters *list)
+{
+    for (slopes *s = cup__parameters_modes_of(list)->slopes; s;) {
+        slopes *next = s->next;
+        if (!cup__parameters_context(list)->closed)
+            cup_tensor_free(s->tensor);
+        cup__tensor_release(s->tensor);
+        cup__free(s);
+        s = next;
+    }
 }

@@ -34,7 +34,8 @@ static void make(model *m, cup_context *c, cup_comm *among)
     cup_linear_layer_new(&m->columns, m->list, "columns", 12, WIDTH,
                          CUP_OPTIONS(cup_linear_layer_options, .part = CUP_PART_COLUMNS));
     cup_transformer_layer_new(&m->blocks[0], m->list, "plain", WIDTH, 4,
-                              CUP_OPTIONS(cup_transformer_layer_options, .causal = true));
+                              CUP_OPTIONS(cup_transformer_layer_options, .causal = true,
+                                          .alibi = true));
     cup_transformer_layer_new(&m->blocks[1], m->list, "gated", WIDTH, 4,
                               CUP_OPTIONS(cup_transformer_layer_options, .kv_heads = 2,
                                           .rope = true, .qk_norm = true, .rmsnorm = true,

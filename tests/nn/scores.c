@@ -68,6 +68,41 @@ TEST(scores_of_a_layer_are_capped_sloped_and_sunk)
     cup_context_free(c);
 }
 
+/* Made once, for all layers of a list that have the same heads: what is written over them is what
+ * counts from then on, outside of the scope that the layers were made in. */
+TEST(scores_have_slopes_that_are_made_once)
+{
+    enum { T = 9, W = 24, HEADS = 6 };
+    static const float others[HEADS] = {1, 0.5f, 2, 0, 0.25f, 3};
+    const cup_attention_layer_options *o = CUP_OPTIONS(
+        cup_attention_layer_options, .causal = true, .alibi = true, .deviation = 1,
+        .initializer = CUP_INITIALIZER_NORMAL);
+    cup_context *c = cpu();
+    cup_parameters *list = cup_parameters_new(c, CUP_F32), *wide = cup_parameters_new(c, CUP_F64);
+    cup_attention_layer a, b, fewer, plain, doubles;
+    cup_scope_open(c);
+    EXPECT_INT(cup_attention_layer_new(&a, list, "a", W, HEADS, o), CUP_OK);
+    EXPECT_INT(cup_attention_layer_new(&b, list, "b", W, HEADS, o), CUP_OK);
+    EXPECT_INT(cup_attention_layer_new(&fewer, list, "fewer", W, HEADS / 2, o), CUP_OK);
+    EXPECT_INT(cup_attention_layer_new(&plain, list, "plain", W, HEADS, NULL), CUP_OK);
+    EXPECT_INT(cup_attention_layer_new(&doubles, wide, "wide", W, HEADS, o), CUP_OK);
+    cup_scope_close(c);
+    EXPECT(a.slopes && a.slopes == b.slopes && !plain.slopes);
+    EXPECT(fewer.slopes != a.slopes && cup_tensor_count(fewer.slopes) == HEADS / 2);
+    EXPECT_INT(cup_tensor_dtype(doubles.slopes), CUP_F64);
+    EXPECT_INT(cup_parameters_count(list, false), 4 * (4 * W * W + 4 * W));
+    EXPECT_INT(cup_tensor_write(a.slopes, others, sizeof others), CUP_OK);
+    cup_tensor *x = cup_normal(c, CUP_F32, 3, (int64_t[]){2, T, W}, 0, 1);
+    cup_tensor *heads = cup_qkv_attention(
+        c, cup_linear_layer_call(&b.qkv, x), HEADS,
+        CUP_OPTIONS(cup_qkv_attention_options, .causal = true,
+                    .slopes = numbers(c, HEADS, others)));
+    expect_near(cup_attention_layer_call(&b, x), cup_linear_layer_call(&b.out, heads), 1e-5);
+    cup_parameters_free(wide);
+    cup_parameters_free(list);
+    cup_context_free(c);
+}
+
 static const cup_gpt_config capped = {.size = sizeof(cup_gpt_config),
                                       .layers = 2,
                                       .heads = 4,

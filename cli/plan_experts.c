@@ -104,8 +104,6 @@ bool plan_experts_share(const plan_scene *s, const plan_split *split, char why[P
                  "what --zero 3 takes with ep=%lld, as train does it, is not known here; --zero 2 "
                  "is",
                  (long long)split->expert);
-    else if (s->training.lora_rank)
-        snprintf(why, PLAN_WHY, "adapters stand beside whole models; leave ep out");
     else
         return true;
     return false;

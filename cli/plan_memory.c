@@ -72,8 +72,8 @@ static double away_of(const plan_scene *s, const plan_split *split, const cup_pl
  * places of one block's rows on their way. */
 static double less_of_experts(const plan_scene *s, const plan_split *split, const cup_plan *plan)
 {
-    double each = (double)(plan->weight_bytes + plan->gradient_bytes + plan->optimizer_bytes) /
-                  (double)plan->parameters;
+    int64_t learned = s->training.lora_rank ? 0 : plan->gradient_bytes + plan->optimizer_bytes;
+    double each = (double)(plan->weight_bytes + learned) / (double)plan->parameters;
     double away = away_of(s, split, plan) * (double)plan->parameters;
     return away * each - plan_experts_there(s, split);
 }

@@ -125,13 +125,15 @@ static pair pair_of(double one, double two)
     return (pair){.block = two - one, .ends = 2 * one - two};
 }
 
-/* Takes off what others have of the experts, and adds what is kept for their rows. */
+/* Takes off what others have of the experts, which beside adapters have weights alone, and adds
+ * what is kept for their rows. */
 static void take_off(const plan_scene *s, const plan_split *split, piece *p)
 {
     pair *const all[] = {&p->weights, &p->gradients, &p->states, &p->step};
     double bytes = plan_experts_away(s, split) * (double)cup_dtype_size(s->training.dtype);
     double left = p->weights.block > bytes ? 1 - bytes / p->weights.block : 0;
-    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+    size_t count = s->training.lora_rank ? 1 : sizeof all / sizeof *all;
+    for (size_t i = 0; i < count; i++)
         all[i]->block *= left;
     p->kept.block += plan_experts_kept(s, split);
 }

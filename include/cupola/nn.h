@@ -147,8 +147,9 @@ CUP_API cup_gpt *cup_gpt_experts_new(cup_context *c, cup_dtype dtype, const cup_
  * an alpha of 0 for the rank. They are in a list of their own, m->adapters, to be trained and
  * saved; the model's parameters are frozen. At first they change nothing. `apart` gives queries,
  * keys and values, and both halves of a SwiGLU, adapters of their own. Processes that share out the
- * model share out its adapters as well, and a stage has those of its blocks. CUP_STATE where there
- * are some already, CUP_UNSUPPORTED with experts. */
+ * model share out its adapters as well, and a stage has those of its blocks. Experts have none:
+ * with them adapters stand beside the two layers of attention. CUP_STATE where there are some
+ * already. */
 CUP_API cup_status cup_gpt_adapt(cup_gpt *m, int64_t rank, double alpha, bool apart);
 /* Adds the adapters to the weights, which are learned again from then on, and frees them.
  * Optimizers of them must be gone. CUP_STATE where there are none. */

@@ -55,8 +55,7 @@ typedef struct cup_training {
     bool background;     /* the same */
     /* Trains adapters of this rank beside the model of `from`, which stays as it is, see
      * cup_gpt_adapt; 0: the model. Checkpoints then have the adapters alone, and say where the
-     * model lies: `from` may be NULL in a folder that has one. They go with all that processes
-     * share out but experts. */
+     * model lies: `from` may be NULL in a folder that has one. */
     int64_t lora_rank;
     double lora_alpha; /* 0: the rank */
     /* The model has so many stages, see cup_gpt_stage_new and `pipe` of cup_loop_options, each of

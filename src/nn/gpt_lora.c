@@ -13,6 +13,14 @@ static cup_linear_layer *linear_of(const cup_gpt *m, int64_t block, int which)
     return all[which];
 }
 
+/* Whether adapter i of m->loras is here: beside attention in any block, and beside an MLP where
+ * there are no experts in its place. */
+static bool has_adapter(const cup_gpt *m, int64_t i)
+{
+    bool attention = i % CUP__LORA_COUNT < CUP__LORA_UP;
+    return cup__gpt_has_block(m, i / CUP__LORA_COUNT) && (attention || m->config.experts == 0);
+}
+
 /* What the whole of each is, and which part of it a process has where several share it out. */
 static const struct {
     const char *name;
@@ -64,7 +72,7 @@ static cup_status adapt(cup_gpt *m, bool apart)
 {
     cup_status status = cup_parameters_among(m->adapters, cup_parameters_comm(m->parameters));
     for (int64_t i = 0; i < m->config.layers * CUP__LORA_COUNT && status == CUP_OK; i++)
-        if (cup__gpt_has_block(m, i / CUP__LORA_COUNT))
+        if (has_adapter(m, i))
             status = adapt_linear(m, i / CUP__LORA_COUNT, (int)(i % CUP__LORA_COUNT), apart);
     if (status == CUP_OK)
         status = cup_parameters_freeze(m->parameters);
@@ -74,7 +82,7 @@ static cup_status adapt(cup_gpt *m, bool apart)
 static void set_all(const cup_gpt *m, bool on)
 {
     for (int64_t i = 0; i < m->config.layers * CUP__LORA_COUNT; i++)
-        if (cup__gpt_has_block(m, i / CUP__LORA_COUNT))
+        if (has_adapter(m, i))
             linear_of(m, i / CUP__LORA_COUNT, (int)(i % CUP__LORA_COUNT))->lora =
                 on ? &m->loras[i] : NULL;
 }
@@ -99,11 +107,6 @@ cup_status cup_gpt_adapt(cup_gpt *m, int64_t rank, double alpha, bool apart)
         return cup_error(c);
     if (m->adapters)
         return cup_fail(c, CUP_STATE, "gpt: it has adapters already; merge them first");
-    if (m->config.experts > 0)
-        return cup_fail(c, CUP_UNSUPPORTED,
-                        "gpt: adapters stand beside linear layers, and a model with %lld experts "
-                        "in a block has others; train all of it",
-                        (long long)m->config.experts);
     if (rank < 1 || rank > CUP__LORA_RANK_MOST || !(alpha >= 0 && isfinite(alpha)))
         return cup_fail(c, CUP_ARGUMENT,
                         "gpt: adapters of rank %lld and alpha %g cannot be; the rank must be from "
@@ -132,7 +135,7 @@ cup_status cup_gpt_merge(cup_gpt *m)
     if (!m->adapters)
         return cup_fail(m->context, CUP_STATE, "gpt: there are no adapters to merge");
     for (int64_t i = 0; i < m->config.layers * CUP__LORA_COUNT; i++) {
-        if (!cup__gpt_has_block(m, i / CUP__LORA_COUNT))
+        if (!has_adapter(m, i))
             continue;
         const cup_linear_layer *linear =
             linear_of(m, i / CUP__LORA_COUNT, (int)(i % CUP__LORA_COUNT));

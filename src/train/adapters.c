@@ -30,7 +30,7 @@ typedef struct factor {
 } factor;
 
 /* Which linear layer of a block a tensor of theirs is, and which part of it; CUP__LORA_COUNT: none
- * that has adapters. */
+ * that has adapters, as experts have none. */
 static int linear_of(const cup__published_tensor *t, int *part)
 {
     static const char *const names[CUP__LORA_COUNT] = {
@@ -42,7 +42,7 @@ static int linear_of(const cup__published_tensor *t, int *part)
                                                                    : 0;
     while (which < CUP__LORA_COUNT && strcmp(t->own, names[which]) != 0)
         which++;
-    return which;
+    return cup__published_of_expert(t) ? CUP__LORA_COUNT : which;
 }
 
 bool cup__adapters_apart(const cup_gpt_config *config)

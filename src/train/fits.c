@@ -78,8 +78,11 @@ static double learned(const cup_training *a)
     double heads = (double)(g->heads * cup__gpt_head_size(g));
     double qkv = (double)(cup__gpt_parts(g) * cup__gpt_head_size(g));
     bool gated = g->mlp == CUP_MLP_KIND_SWIGLU;
-    double inputs = 3 * width + heads / processes + (gated ? 2 : 1) * width + hidden / processes;
-    double outputs = (qkv + (gated ? 2 : 1) * hidden) / processes + 2 * width;
+    double inputs = 3 * width + heads / processes, outputs = qkv / processes + width;
+    if (g->experts == 0) { /* which have none */
+        inputs += (gated ? 2 : 1) * width + hidden / processes;
+        outputs += (gated ? 2 : 1) * hidden / processes + width;
+    }
     return (double)(cup__training_blocks(a) * a->lora_rank) * (inputs + outputs);
 }
 

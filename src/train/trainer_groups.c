@@ -79,13 +79,11 @@ static cup_status make_experts(cup_context *c, cup_trainer *t)
 {
     const cup_training *a = &t->training;
     int64_t each = a->expert > 0 ? a->expert : 1, ring = cup_comm_count(t->ring);
-    if (each > 1 && (t->among || a->lora_rank))
+    if (each > 1 && t->among)
         return cup__fail(&c->error, CUP_UNSUPPORTED,
                          "training: experts that processes share out go with copies of all else; "
-                         "leave out %s",
-                         a->lora_rank ? "adapters, which stand beside whole models"
-                                      : "parts of the model, which are parts of each expert, too, "
-                                        "and share out experts among more processes");
+                         "leave out parts of the model, which are parts of each expert, too, and "
+                         "share out experts among more processes");
     if (a->expert < 0 || t->groups % each)
         return cup__fail(&c->error, CUP_ARGUMENT,
                          "training: %lld processes%s are no groups of %lld that share out experts; "

@@ -240,6 +240,37 @@ TEST(adapters_are_written_and_read_as_others_have_them)
     end(&s);
 }
 
+/* Of a Mixtral those of attention, in files as in the run. */
+TEST(adapters_beside_experts_are_those_of_attention)
+{
+    static float trained[MOST_LOGITS];
+    cup_gpt_config mixtral = llama;
+    places p;
+    session s;
+    find_places(&p);
+    mixtral.experts = 4;
+    mixtral.experts_each = 2;
+    publish(&mixtral, p.base, 7);
+    cup_training training = lora_of(&mixtral, p.base);
+    begin(&s, &training, sample_text(), p.run);
+    EXPECT_INT(go(&s), CUP_OK);
+    cup_gpt *m = cup_trainer_model(s.trainer);
+    logits_of(m, trained);
+    EXPECT_INT(cup_gpt_adapters_export(m, p.own, NULL), CUP_OK);
+    cup_tensors *all = cup_safetensors_load(s.c, in(p.own, "adapter_model.safetensors"));
+    EXPECT_INT(cup_tensors_count(all), 2 * 4 * 2);
+    cup_tensors_free(all);
+    m = cup_gpt_load(s.c, p.base);
+    EXPECT_INT(cup_gpt_adapters_load(m, p.own), CUP_OK);
+    EXPECT(off_by(m, trained) == 0);
+    m = cup_gpt_load(s.c, p.run);
+    EXPECT_INT(cup_gpt_merge(m), CUP_OK);
+    EXPECT_INT(cup_gpt_export(m, p.merged), CUP_OK);
+    EXPECT(off_by(m, trained) < 1e-4);
+    EXPECT(off_by(cup_gpt_load(s.c, p.merged), trained) < 1e-4);
+    end(&s);
+}
+
 TEST(lora_begins_beside_a_model_without_adapters)
 {
     static float trained[MOST_LOGITS], read[MOST_LOGITS];

@@ -15,18 +15,28 @@ static cup_training training_of(bool gated)
     return a;
 }
 
+/* With experts in place of MLPs. */
+static cup_training mixed(const parts *p)
+{
+    cup_training a = training_of(p->gated);
+    a.model.experts = p->experts;
+    a.model.balance = p->experts ? 0.02 : 0;
+    a.model.qk_norm &= !p->experts; /* as Mixtrals have none */
+    return a;
+}
+
 /* A model to stand beside in the test's folder: a checkpoint, or one in names of others. */
-static void make_base(bool gated, char folder[600])
+static void make_base(const parts *p, char folder[600])
 {
     const char *meeting = together_address() + strlen("file:");
     int in = (int)(strrchr(meeting, '/') - meeting);
     cup_training_point ignored[MOST_POINTS];
-    cup_training a = parted_training(gated);
+    cup_training a = mixed(p);
     cup_context *c = cup_context_new(CUP_OPTIONS(cup_options, .device = "cpu"));
-    snprintf(folder, 600, "%.*s/base%d", in, meeting, gated);
+    snprintf(folder, 600, "%.*s/base%d", in, meeting, p->gated);
     a.steps = 2;
     parted_run(c, NULL, a, (parts){0}, folder, false, ignored);
-    if (gated) {
+    if (p->gated) {
         cup_gpt *m = cup_gpt_load(c, folder);
         snprintf(folder, 600, "%.*s/published", in, meeting);
         EXPECT_INT(cup_gpt_export(m, folder), CUP_OK);
@@ -41,7 +51,7 @@ static void run_beside_one(cup_context *c, cup_comm *comm, void *user)
     const parts *p = user;
     const parts alone = {.lora_rank = p->lora_rank, .from = p->from, .method = p->method};
     cup_training_point a[MOST_POINTS], b[MOST_POINTS];
-    cup_training training = training_of(p->gated);
+    cup_training training = mixed(p);
     training.model.dropout = p->dropout;
     int64_t count = cup_comm_rank(comm) ? 0 : parted_run(c, NULL, training, alone, NULL, false, a);
     int64_t same = parted_run(c, comm, training, *p, NULL, false, b);
@@ -59,7 +69,7 @@ static void expect_all(const parts *all, const int *processes, int count)
     for (int i = 0; i < count; i++) {
         parts p = all[i];
         if (i == 0 || p.gated != all[i - 1].gated)
-            make_base(p.gated, from);
+            make_base(&p, from);
         p.from = from;
         p.lora_rank = 3;
         together(processes[i], run_beside_one, &p);
@@ -94,6 +104,17 @@ TEST(parallel_adapters_with_split_states_are_those_of_one)
                                 {.tensor = 2, .zero = 2, .gated = true, .method = CUP_METHOD_MUON},
                                 {.ring = 2, .tensor = 2, .zero = 1, .gated = true}};
     expect_all(all, (int[]){2, 2, 4, 4, 4, 4}, 6);
+}
+
+/* Experts stay as they are, whoever has them. */
+TEST(parallel_adapters_beside_experts_are_those_of_one)
+{
+    const parts all[] = {{.experts = 4, .expert = 2},
+                         {.experts = 4, .expert = 2, .zero = 3, .dropout = 0.2},
+                         {.experts = 4, .tensor = 2},
+                         {.experts = 4, .expert = 4, .zero = 1, .gated = true},
+                         {.experts = 4, .stages = 2, .gated = true}};
+    expect_all(all, (int[]){2, 4, 2, 4, 2}, 5);
 }
 
 /* That the adapters of two checkpoints are the same within rounding, and can be merged. */
@@ -154,6 +175,6 @@ static void change(cup_context *c, cup_comm *comm, void *user)
 TEST(parallel_adapters_are_saved_for_any_number)
 {
     char from[600];
-    make_base(true, from);
+    make_base(&(parts){.gated = true}, from);
     together(4, change, from);
 }

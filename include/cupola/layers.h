@@ -627,6 +627,13 @@ CUP_API cup_tensor *cup_transformer_layer_read(const cup_transformer_layer *laye
                                                cup_tensor **delta, cup_tensor *keys,
                                                cup_tensor *values, int64_t used);
 
+/* The same where `gone` positions were read before those, whose keys and values are kept no longer:
+ * the layer's window hides them from x. CUP_ARGUMENT where it does not. */
+CUP_API cup_tensor *cup_transformer_layer_read_window(const cup_transformer_layer *layer,
+                                                      cup_tensor *x, cup_tensor **delta,
+                                                      cup_tensor *keys, cup_tensor *values,
+                                                      int64_t used, int64_t gone);
+
 /* The same of one row a text, x [B,1,width], which stands at `position` on the device: i32 or i64,
  * one number for all texts or one for each, see cup_qkv_attention_read. So the call can be captured
  * in a graph (cupola/graph.h) and replayed at one position after the other. CUP_UNSUPPORTED with a

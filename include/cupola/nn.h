@@ -216,6 +216,11 @@ typedef struct cup_gpt_cache cup_gpt_cache;
 
 /* Room for `length` tokens of each of `batch` texts; 0 means the model's context. */
 CUP_API cup_gpt_cache *cup_gpt_cache_new(cup_gpt *m, int64_t batch, int64_t length);
+/* The same, where blocks with a window keep no more than it and half of it, or 128 tokens, where
+ * that is less than all. Such a cache reads by cup_gpt_read alone, long texts in pieces, and what
+ * is beyond its windows when it is cut is not there any more: then nothing is, and `used` is 0.
+ * Generators have it. In 8 bits, see cache_dtype, all is kept. */
+CUP_API cup_gpt_cache *cup_gpt_cache_window_new(cup_gpt *m, int64_t batch, int64_t length);
 CUP_API void cup_gpt_cache_free(cup_gpt_cache *cache);
 
 /* Reads tokens [B,T] behind those read before; gives the logits [B,vocabulary] that follow the
@@ -223,7 +228,7 @@ CUP_API void cup_gpt_cache_free(cup_gpt_cache *cache);
  * behind the end of one cut the cache to 0. */
 CUP_API cup_tensor *cup_gpt_read(cup_gpt_cache *cache, cup_tensor *tokens);
 CUP_API int64_t cup_gpt_cache_used(const cup_gpt_cache *cache);
-/* Forgets all but the first `used` tokens. */
+/* Forgets all but the first `used` tokens; see cup_gpt_cache_window_new. */
 CUP_API void cup_gpt_cache_cut(cup_gpt_cache *cache, int64_t used);
 
 /* Reads one token of each text, tokens [B,1], at the position that is in device memory: i32 or i64,

@@ -56,7 +56,7 @@ cup_generator *cup_generator_texts_new(cup_gpt *m, int64_t texts, const cup_samp
     }
     g->tokens = rows_of(texts, m->config.context, sizeof *g->tokens);
     g->logits = rows_of(texts, m->config.vocabulary, sizeof *g->logits);
-    g->cache = cup_gpt_cache_new(m, texts, 0);
+    g->cache = cup_gpt_cache_window_new(m, texts, 0);
     if (g->cache)
         g->drawing = cup__drawing_new(m, g->cache, texts, &g->sampling);
     if (g->tokens && g->logits && m->context->error.status == CUP_OK)

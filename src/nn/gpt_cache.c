@@ -12,7 +12,39 @@ struct cup_gpt_cache {
     cup_kv_cache *kept;
     bool coded;     /* what is kept are codes of 8 bits */
     int64_t stored; /* tokens that `kept` of codes knows of */
+    /* Of blocks with a window, those from `first` on, where they do not keep all: the last of what
+     * was read, behind `gone` tokens that are there no longer; each read brings up to `step`. */
+    cup_kv_cache *near;
+    int64_t first, step, gone;
 };
+
+#define LEAST_STEP 128 /* tokens that are read at once */
+
+static cup_kv_cache *keys_of(const cup_gpt_cache *cache, cup_dtype dtype, int64_t length,
+                             int64_t layers)
+{
+    const cup_gpt *m = cache->model;
+    return cup_kv_cache_new(m->context, dtype, cache->batch, length, m->config.kv_heads,
+                            cup__gpt_head_size(&m->config),
+                            CUP_OPTIONS(cup_kv_cache_options, .layers = layers));
+}
+
+/* Half a window more than it hides behind is room for so many reads of one token that moving what
+ * stays to the front costs next to nothing. */
+static cup_status make_kept(cup_gpt_cache *cache, cup_dtype dtype, bool window)
+{
+    const cup_gpt_config *g = &cache->model->config;
+    int64_t near = g->window > 0 ? g->layers - g->window_from : 0;
+    int64_t step = g->window / 2 > LEAST_STEP ? g->window / 2 : LEAST_STEP;
+    bool all = !window || near <= 0 || cache->coded || g->window >= cache->length - step;
+    cache->first = all ? g->layers : g->window_from;
+    cache->step = all ? cache->length : step;
+    if (cache->first > 0)
+        cache->kept = keys_of(cache, dtype, cache->length, cache->first);
+    if (!all)
+        cache->near = keys_of(cache, dtype, g->window - 1 + step, near);
+    return cup_error(cache->model->context);
+}
 
 /* What keys and values are kept in. */
 static cup_status choose_dtype(const cup_gpt *m, cup_dtype *dtype)
@@ -33,7 +65,7 @@ static cup_status choose_dtype(const cup_gpt *m, cup_dtype *dtype)
     return CUP_OK;
 }
 
-cup_gpt_cache *cup_gpt_cache_new(cup_gpt *m, int64_t batch, int64_t length)
+static cup_gpt_cache *make(cup_gpt *m, int64_t batch, int64_t length, bool window)
 {
     if (!m || cup_error(m->context) != CUP_OK)
         return NULL;
@@ -61,14 +93,20 @@ cup_gpt_cache *cup_gpt_cache_new(cup_gpt *m, int64_t batch, int64_t length)
     *cache = (cup_gpt_cache){
         .model = m, .batch = batch, .length = length, .coded = m->cache_dtype != NULL};
     cup_dtype dtype;
-    if (choose_dtype(m, &dtype) == CUP_OK)
-        cache->kept = cup_kv_cache_new(m->context, dtype, batch, length, m->config.kv_heads,
-                                   cup__gpt_head_size(&m->config),
-                                   CUP_OPTIONS(cup_kv_cache_options, .layers = m->config.layers));
-    if (cache->kept)
+    if (choose_dtype(m, &dtype) == CUP_OK && make_kept(cache, dtype, window) == CUP_OK)
         return cache;
     cup_gpt_cache_free(cache);
     return NULL;
+}
+
+cup_gpt_cache *cup_gpt_cache_new(cup_gpt *m, int64_t batch, int64_t length)
+{
+    return make(m, batch, length, false);
+}
+
+cup_gpt_cache *cup_gpt_cache_window_new(cup_gpt *m, int64_t batch, int64_t length)
+{
+    return make(m, batch, length, true);
 }
 
 void cup_gpt_cache_free(cup_gpt_cache *cache)
@@ -76,6 +114,7 @@ void cup_gpt_cache_free(cup_gpt_cache *cache)
     if (!cache)
         return;
     cup_kv_cache_free(cache->kept);
+    cup_kv_cache_free(cache->near);
     free(cache);
 }
 
@@ -86,8 +125,11 @@ int64_t cup_gpt_cache_used(const cup_gpt_cache *cache)
 
 void cup_gpt_cache_cut(cup_gpt_cache *cache, int64_t used)
 {
-    if (cache && used >= 0 && used < cache->used)
-        cache->used = used;
+    if (!cache || used < 0 || used >= cache->used)
+        return;
+    bool seen = used - cache->gone >= cache->model->config.window - 1;
+    cache->used = cache->gone == 0 || seen ? used : 0;
+    cache->gone = cache->used ? cache->gone : 0;
 }
 
 cup_status cup_gpt_cache_set(cup_gpt_cache *cache, int64_t used)
@@ -99,6 +141,9 @@ cup_status cup_gpt_cache_set(cup_gpt_cache *cache, int64_t used)
         return cup_fail(c, CUP_ARGUMENT, "cache: %lld tokens cannot have been read into room for "
                                          "%lld",
                         (long long)used, (long long)cache->length);
+    if (cache->near)
+        return cup_fail(c, CUP_UNSUPPORTED, "cache: of a window it has what was read by "
+                                            "cup_gpt_read alone; cut it, or keep all");
     cache->used = used;
     return cup_error(c);
 }
@@ -146,6 +191,11 @@ static cup_tensor *read_block(cup_gpt_cache *cache, int64_t i, cup_tensor *x, cu
                               cup_tensor *position)
 {
     const cup_transformer_layer *block = &cache->model->blocks[i];
+    if (i >= cache->first)
+        return cup_transformer_layer_read_window(
+            block, x, delta, cup_kv_cache_keys(cache->near, i - cache->first),
+            cup_kv_cache_values(cache->near, i - cache->first), cache->used - cache->gone,
+            cache->gone);
     cup_tensor *keys = cup_kv_cache_keys(cache->kept, i);
     cup_tensor *values = cup_kv_cache_values(cache->kept, i);
     if (cache->coded)
@@ -190,11 +240,65 @@ static cup_tensor *read_apart(cup_gpt_cache *cache, cup_tensor *tokens, cup_tens
     return logits;
 }
 
+/* Moves the last of what is there to the front, by way of a copy that may lie under it. */
+static void move_to_front(cup_context *c, cup_tensor *t, int64_t from, int64_t count)
+{
+    const int64_t front[] = {0, 0, 0, 0}, back[] = {0, 0, from, 0}, size[] = {-1, -1, count, -1};
+    cup_scope_open(c);
+    cup_tensor *last = cup_copy(c, cup_slice(c, t, back, 4, size, 4));
+    cup_copy_into(c, cup_slice(c, t, front, 4, size, 4), last);
+    cup_scope_close(c);
+}
+
+/* Room for so many more tokens in blocks with a window: of what was read only that stays which the
+ * window of the next one shows. */
+static cup_status make_room(cup_gpt_cache *cache, int64_t length)
+{
+    cup_context *c = cache->model->context;
+    int64_t window = cache->model->config.window, held = cache->used - cache->gone;
+    int64_t stays = window - 1;
+    if (!cache->near || held + length <= stays + cache->step)
+        return cup_error(c);
+    bool was = cup_grad_recording(c, false);
+    for (int64_t i = 0; i < cache->model->config.layers - cache->first && stays > 0; i++) {
+        move_to_front(c, cup_kv_cache_keys(cache->near, i), held - stays, stays);
+        move_to_front(c, cup_kv_cache_values(cache->near, i), held - stays, stays);
+    }
+    cup_grad_recording(c, was);
+    /* Of blocks of which some were moved nothing can be read. */
+    bool moved = cup_error(c) == CUP_OK;
+    cache->gone = moved ? cache->used - stays : 0;
+    cache->used = moved ? cache->used : 0;
+    return cup_error(c);
+}
+
+/* As many at once as there is room for. */
+static cup_tensor *read_steps(cup_gpt_cache *cache, cup_tensor *tokens)
+{
+    cup_context *c = cache->model->context;
+    int64_t length = cup_tensor_size(tokens, 1), before = cache->used;
+    cup_tensor *logits = NULL;
+    for (int64_t at = 0; at < length && cup_error(c) == CUP_OK;) {
+        int64_t count = length - at < cache->step ? length - at : cache->step;
+        cup_tensor_free(logits);
+        logits = make_room(cache, count) == CUP_OK
+                     ? read_apart(cache, cup__gpt_part(tokens, 1, at, at + count), NULL)
+                     : NULL;
+        cache->used += logits ? count : 0;
+        at += count;
+    }
+    if (!logits)
+        cup_gpt_cache_cut(cache, before);
+    return logits;
+}
+
 cup_tensor *cup_gpt_read(cup_gpt_cache *cache, cup_tensor *tokens)
 {
     if (!cache || check_room(cache, tokens) != CUP_OK ||
         (cache->coded && tell_used(cache) != CUP_OK))
         return NULL;
+    if (cache->near)
+        return read_steps(cache, tokens);
     int64_t length = cup_tensor_size(tokens, 1);
     cup_tensor *logits = read_apart(cache, tokens, NULL);
     if (logits && cache->coded && cup_kv_cache_advance(cache->kept, length, NULL) == CUP_OK)
@@ -217,6 +321,11 @@ cup_tensor *cup_gpt_read_at(cup_gpt_cache *cache, cup_tensor *tokens, cup_tensor
     if (cache->coded) {
         cup_fail(c, CUP_UNSUPPORTED, "cache: a position on the device does not go with keys and "
                                      "values in 8 bits; read with cup_gpt_read");
+        return NULL;
+    }
+    if (cache->near) {
+        cup_fail(c, CUP_UNSUPPORTED, "cache: a position on the device does not go with what a "
+                                     "window alone is kept of; read with cup_gpt_read");
         return NULL;
     }
     if (cup_tensor_ndim(tokens) != 2 || cup_tensor_size(tokens, 0) != cache->batch ||

@@ -82,6 +82,7 @@ cup_status cup__mlp_layer_make(cup_mlp_layer *layer, cup_parameters *list, int64
 typedef struct cup__reading {
     cup_tensor *keys, *values;
     int64_t used;
+    int64_t gone;         /* positions before those, which a window hides */
     cup_tensor *position; /* of one new row a text, on the device; NULL: `used` */
     cup_kv_cache *kept;   /* has the keys and values in place of those, or NULL */
     int64_t index;        /* of the layer in it */

@@ -86,6 +86,13 @@ CUP_API cup_tensor *cup_transformer_layer_read(const cup_transformer_layer *laye
                                                cup_tensor **delta, cup_tensor *keys,
                                                cup_tensor *values, int64_t used);
 
+/* The same where `gone` positions were read before those, whose keys and values are kept no longer:
+ * the layer's window hides them from x. CUP_ARGUMENT where it does not. */
+CUP_API cup_tensor *cup_transformer_layer_read_window(const cup_transformer_layer *layer,
+                                                      cup_tensor *x, cup_tensor **delta,
+                                                      cup_tensor *keys, cup_tensor *values,
+                                                      int64_t used, int64_t gone);
+
 /* The same of one row a text, x [B,1,width], which stands at `position` on the device: i32 or i64,
  * one number for all texts or one for each, see cup_qkv_attention_read. So the call can be captured
  * in a graph (cupola/graph.h) and replayed at one position after the other. CUP_UNSUPPORTED with a
@@ -434,7 +441,14 @@ cup_tensor *cup_transformer_layer_read(const cup_transformer_layer *layer, cup_t
                                        cup_tensor **delta, cup_tensor *keys, cup_tensor *values,
                                        int64_t used)
 {
-    return read_past(layer, x, delta, &(cup__reading){keys, values, used, .position = NULL});
+    return read_past(layer, x, delta, &(cup__reading){keys, values, used, .gone = 0});
+}
+
+cup_tensor *cup_transformer_layer_read_window(const cup_transformer_layer *layer, cup_tensor *x,
+                                              cup_tensor **delta, cup_tensor *keys,
+                                              cup_tensor *values, int64_t used, int64_t gone)
+{
+    return read_past(layer, x, delta, &(cup__reading){keys, values, used, .gone = gone});
 }
 
 cup_tensor *cup_transformer_layer_read_kept(const cup_transformer_layer *layer, cup_tensor *x,
@@ -455,7 +469,7 @@ cup_tensor *cup_transformer_layer_read_at(const cup_transformer_layer *layer, cu
     cup_context *c = cup__layer_context((const cup_layer *)layer, x);
     if (c && !position)
         cup__fail(&c->error, CUP_ARGUMENT, "transformer: the position to read at is NULL");
-    const cup__reading past = {keys, values, 0, .position = position};
+    const cup__reading past = {keys, values, .position = position};
     return c && position ? read_past(layer, x, delta, &past) : NULL;
 }
 

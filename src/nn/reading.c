@@ -44,6 +44,11 @@ cup_status cup__reading_check(const cup_transformer_layer *layer, cup_context *c
                          "transformer: a position on the device does not go with soft caps, slopes "
                          "and sinks of attention; say how many were read with "
                          "cup_transformer_layer_read");
+    if (past->gone < 0 || (past->gone > 0 && (!a->window || past->used < a->window - 1)))
+        return cup__fail(&c->error, CUP_ARGUMENT,
+                         "transformer: of %lld positions that are kept no longer a window of %lld "
+                         "does not hide all, behind %lld that are; keep as many as it has but one",
+                         (long long)past->gone, (long long)a->window, (long long)past->used);
     if (past->used < 0 || past->used > k->shape[2] || x->shape[1] > k->shape[2] - past->used)
         return cup__fail(&c->error, CUP_STATE,
                          "transformer: %lld positions were read, and there is no room for %lld "
@@ -126,7 +131,7 @@ cup_tensor *cup__reading_attention(const cup_attention_layer *layer, cup_tensor 
     if (layer->rope)
         qkv = cup_rope(c, qkv,
                        CUP_OPTIONS(cup_rope_options, .base = layer->rope_base,
-                                   .offset = past->used, .heads = (int)(own + shared),
+                                   .offset = past->gone + past->used, .heads = (int)(own + shared),
                                    .factor = scaling->factor, .original = scaling->original,
                                    .low = scaling->low, .high = scaling->high));
     cup_tensor *q = heads_of(c, qkv, 0, own), *k = heads_of(c, qkv, own, shared);

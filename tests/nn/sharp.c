@@ -2,7 +2,7 @@
 
 #include "test.h"
 
-#define MOST 64
+#define MOST 512
 
 cup_gpt *sharp_gpt(cup_context *c, const cup_gpt_config *config, double factor, double added)
 {

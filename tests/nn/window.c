@@ -138,6 +138,133 @@ TEST(window_is_kept_by_what_reads_token_by_token)
     cup_context_free(c);
 }
 
+#define LONG 300
+
+/* Of blocks that see no more than a few positions behind. */
+static cup_gpt *long_gpt(cup_context *c, int i)
+{
+    static const cup_positions positions[] = {CUP_POSITIONS_ROTARY, CUP_POSITIONS_LEARNED,
+                                              CUP_POSITIONS_ALIBI, CUP_POSITIONS_ROTARY};
+    cup_gpt_config config = windowed;
+    config.context = LONG;
+    config.positions = positions[i];
+    config.window_from = i % 2;
+    config.window = i == 3 ? 150 : i == 2 ? 1 : 5;
+    return sharp_gpt(c, &config, 15, 0);
+}
+
+static int64_t bytes_of(cup_context *c)
+{
+    cup_memory memory;
+    EXPECT_INT(cup_memory_use(c, &memory), CUP_OK);
+    return memory.allocated;
+}
+
+/* Read in pieces, some larger than there is room for at once, and cut, against all that was. */
+TEST(window_alone_is_kept)
+{
+    enum { TEXTS = 2 };
+    static float all[TEXTS * WORDS], some[TEXTS * WORDS];
+    static const int64_t steps[] = {1, 7, 140, 1, 1, 100, 3};
+    for (int i = 0; i < 4; i++) {
+        cup_context *c = cpu();
+        cup_gpt *m = long_gpt(c, i);
+        int64_t empty = bytes_of(c);
+        cup_gpt_cache *whole = cup_gpt_cache_new(m, TEXTS, 0);
+        int64_t more = bytes_of(c) - empty;
+        cup_gpt_cache *near_one = cup_gpt_cache_window_new(m, TEXTS, 0);
+        int64_t less = bytes_of(c) - empty - more, from = m->config.window_from;
+        int64_t room = m->config.window - 1 + 128, layers = m->config.layers;
+        EXPECT_NEAR((double)less / (double)more,
+                    (double)(from * LONG + (layers - from) * room) / (double)(layers * LONG), 0.1);
+        for (int64_t at = 0, k = 0; at < LONG; k++) {
+            int64_t to = at + steps[k % 7] < LONG ? at + steps[k % 7] : LONG;
+            cup_scope_open(c);
+            cup_tensor *tokens = sharp_tokens(c, TEXTS, at, to);
+            EXPECT_INT(cup_tensor_read(cup_gpt_read(whole, tokens), all, sizeof all), CUP_OK);
+            EXPECT_INT(cup_tensor_read(cup_gpt_read(near_one, tokens), some, sizeof some), CUP_OK);
+            cup_scope_close(c);
+            EXPECT(near(all, some, 2e-4) && near(all + WORDS, some + WORDS, 2e-4));
+            EXPECT_INT(cup_gpt_cache_used(near_one), to);
+            at = k % 3 == 2 && to > 2 ? to - 1 : to;
+            cup_gpt_cache_cut(whole, at);
+            cup_gpt_cache_cut(near_one, at);
+            EXPECT_INT(cup_gpt_cache_used(near_one), at);
+            if (to == LONG)
+                break;
+        }
+        if (m->config.window > 1) {
+            cup_gpt_cache_cut(near_one, 20);
+            EXPECT_INT(cup_gpt_cache_used(near_one), 0);
+        }
+        cup_tensor *position = cup_tensor_from(c, CUP_I64, 1, (int64_t[]){1}, (int64_t[]){9});
+        EXPECT(!cup_gpt_read_at(near_one, sharp_tokens(c, TEXTS, 0, 1), position));
+        EXPECT_CONTAINS(cup_error_text(c), "read with cup_gpt_read");
+        cup_error_clear(c);
+        EXPECT_INT(cup_gpt_cache_set(near_one, 0), CUP_UNSUPPORTED);
+        cup_error_clear(c);
+        cup_gpt_cache_free(near_one);
+        cup_gpt_cache_free(whole);
+        cup_gpt_free(m);
+        cup_context_free(c);
+    }
+}
+
+/* A generator writes what all that was read would make it write, token for token. */
+TEST(window_alone_is_kept_by_generators)
+{
+    static float logits[WORDS];
+    for (int i = 0; i < 4; i++) {
+        cup_context *c = cpu();
+        cup_gpt *m = long_gpt(c, i);
+        cup_gpt_cache *whole = cup_gpt_cache_new(m, 1, 0);
+        int64_t held = bytes_of(c);
+        cup_generator *g = cup_generator_new(m, CUP_OPTIONS(cup_sampling, .temperature = -1));
+        EXPECT(bytes_of(c) - held < held);
+        int32_t token = 3;
+        for (int k = 0; k < LONG; k++) {
+            cup_scope_open(c);
+            cup_tensor *one = cup_tensor_from(c, CUP_I32, 2, (int64_t[]){1, 1}, &token);
+            EXPECT_INT(cup_tensor_read(cup_gpt_read(whole, one), logits, sizeof logits), CUP_OK);
+            cup_scope_close(c);
+            EXPECT_INT(k ? CUP_OK : cup_generator_feed(g, &token, 1), CUP_OK);
+            token = 0;
+            for (int w = 1; w < WORDS; w++)
+                token = logits[w] > logits[token] ? w : token;
+            EXPECT_INT(cup_generator_next(g), token);
+        }
+        cup_generator_free(g);
+        cup_gpt_cache_free(whole);
+        cup_gpt_free(m);
+        cup_context_free(c);
+    }
+}
+
+/* What a window does not hide must be there. */
+TEST(window_must_hide_what_is_gone)
+{
+    enum { W = 8 };
+    cup_context *c = cpu();
+    cup_parameters *list = cup_parameters_new(c, CUP_F32);
+    cup_transformer_layer layer;
+    EXPECT_INT(cup_transformer_layer_new(&layer, list, "a", W, 2,
+                                         CUP_OPTIONS(cup_transformer_layer_options, .causal = true,
+                                                     .window = 4)),
+               CUP_OK);
+    const int64_t shape[] = {1, 2, 6, W / 2};
+    cup_tensor *x = cup_zeros(c, CUP_F32, 3, (int64_t[]){1, 1, W});
+    cup_tensor *keys = cup_zeros(c, CUP_F32, 4, shape), *values = cup_zeros(c, CUP_F32, 4, shape);
+    EXPECT(cup_transformer_layer_read_window(&layer, x, NULL, keys, values, 3, 7));
+    EXPECT(!cup_transformer_layer_read_window(&layer, x, NULL, keys, values, 2, 1));
+    EXPECT_CONTAINS(cup_error_text(c), "a window of 4 does not hide all, behind 2 that are");
+    cup_error_clear(c);
+    EXPECT(!cup_transformer_layer_read_window(&layer, x, NULL, keys, values, 2, -1));
+    EXPECT_INT(cup_error(c), CUP_ARGUMENT);
+    cup_error_clear(c);
+    cup_parameters_free(list);
+    cup_context_free(c);
+}
+
 /* Where the cache is no longer than the window there is nothing to hide. */
 TEST(window_lets_short_texts_be_read_on_the_device)
 {

@@ -12,6 +12,12 @@ static const char count[] =
     "/launch: adamw/ {s = m - before; before = n} /not captured/ {w++} "
     "END {print (s > 1 ? \"some\" : s), w + 0}'";
 
+static void expect_code(int code, int expected, const char *out)
+{
+    if (code != expected)
+        test_fail(__FILE__, __LINE__, "code %d, expected %d: %s", code, expected, out);
+}
+
 static void train(const char *folder, const char *bucket, const char *expected)
 {
     char out[4000];
@@ -25,8 +31,7 @@ static void train(const char *folder, const char *bucket, const char *expected)
         "--batch 2 --accumulate 2 --steps 3 --evaluate-texts 2 --overwrite --out o >log 2>&1 || "
         "{ tail -5 log; exit 1; }; %s",
         test_build(), folder, count);
-    if (code)
-        test_fail(__FILE__, __LINE__, "%d: %s", code, out);
+    expect_code(code, 0, out);
     EXPECT_TEXT(out, expected);
 }
 
@@ -56,7 +61,7 @@ TEST(together_gpus_add_up_in_one_order)
             "grep -c 'not captured' log; awk '/^\\[1\\].*NCCL for sum/ {n++} END {print (n > 0)}' "
             "log; grep -c 'launch: reduce_columns for sum' log",
             test_build(), folder, stage);
-        EXPECT_INT(code, 0);
+        expect_code(code, 0, out);
         EXPECT(!strncmp(out, "0\n", 2) && atoi(strchr(out + 2, '\n') + 1) > 60);
     }
 }
@@ -80,8 +85,7 @@ TEST(together_gpus_share_batches_of_images)
         "--batch 10 --steps 4 --out o >log 2>&1 || { tail -5 log; exit 1; }; "
         "grep -c 'not captured' log; grep -v '^\\[1\\]' log | grep -c 'launch: NCCL'",
         test_build(), folder);
-    if (code)
-        test_fail(__FILE__, __LINE__, "%d: %s", code, out);
+    expect_code(code, 0, out);
     EXPECT(!strncmp(out, "0\n", 2) && atoi(out + 2) > 10);
 }
 
@@ -112,7 +116,7 @@ TEST(together_gpus_share_out_a_model)
             "/NCCL for attention_lse/ {f++} /NCCL for attention_grad/ {b++} "
             "END {print (n > 40), (f > 4 && b > 4)}' log",
             test_build(), folder, parallel[i]);
-        EXPECT_INT(code, 0);
+        expect_code(code, 0, out);
         EXPECT_TEXT(out, expected[i]);
     }
 }
@@ -135,7 +139,7 @@ TEST(together_gpus_split_parameters)
             "grep -c 'not captured' log; awk '/^\\[1\\].*NCCL/ {n++} END {print (n > %d)}' log; "
             "ls o | grep -c model-",
             test_build(), folder, stage, stage == 3 ? 60 : 20);
-        EXPECT_INT(code, stage == 3 ? 0 : 1);
+        expect_code(code, stage == 3 ? 0 : 1, out);
         EXPECT_TEXT(out, stage == 3 ? "0\n1\n2\n" : "0\n1\n0\n");
     }
 }
@@ -159,7 +163,7 @@ TEST(together_gpus_keep_states_on_the_host)
             "--save-every 2 --overwrite --out o >log 2>&1 || { tail log; exit 1; }; "
             "grep -c 'not captured' log; tail -n 1 o/losses.csv | cut -d, -f1",
             test_build(), folder, ways[i]);
-        EXPECT_INT(code, 0);
+        expect_code(code, 0, out);
         EXPECT_TEXT(out, "0\n4\n");
     }
 }

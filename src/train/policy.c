@@ -5,6 +5,7 @@
 #include "base/room.h"
 #include "base/text.h"
 #include "cuda/dry.h"
+#include "nn/gpt.h"
 #include "tensor/context.h"
 #include "train/trainer.h"
 
@@ -82,11 +83,37 @@ int64_t cup__training_held(cup_context *dry, cup_trainer *t, int64_t *kept)
     return cup__held_bytes(at_rest, step, use_of(dry).peak_allocated);
 }
 
-/* The run is begun on a card like the context's that is not there; what it holds, and what is kept
- * of a batch. */
-static cup_status rehearse(cup_context *c, const cup_training *a, double *held, double *kept)
+/* Bytes of a run on a GPU: what it holds, what forward keeps of a batch, and of the model what is
+ * learned and its states. */
+typedef struct rehearsed {
+    double held, kept, learned, states;
+} rehearsed;
+
+static double bytes_of(cup_parameters *list)
 {
-    int64_t bytes = 0;
+    int64_t count, bytes = 0;
+    const cup_named *named = cup_parameters_named(list, &count);
+    for (int64_t i = 0; named && i < count; i++)
+        bytes += named[i].tensor->count * cup_dtype_size(named[i].tensor->dtype);
+    return (double)bytes;
+}
+
+static void measure(cup_context *dry, cup_trainer *t, rehearsed *out)
+{
+    int64_t kept;
+    double batches = (double)(2 * t->tokens->count * cup_dtype_size(CUP_I32) +
+                              t->loop->pending->count * cup_dtype_size(CUP_F32));
+    double others = t->model->adapters ? bytes_of(t->model->parameters) : 0;
+    out->learned = bytes_of(cup__gpt_learned(t->model));
+    out->states = (double)use_of(dry).allocated - out->learned - others - batches;
+    out->held = (double)cup__training_held(dry, t, &kept);
+    out->kept = (double)kept;
+}
+
+/* The run is begun on a card like the context's that is not there. */
+static cup_status rehearse(cup_context *c, const cup_training *a, rehearsed *out)
+{
+    *out = (rehearsed){0};
     const cup__gpu_facts *facts = cup__cuda_facts(cup__cuda_of(c->device));
     cup_context *dry = cup__context_dry(facts->arch);
     cup_trainer t = {0};
@@ -96,8 +123,7 @@ static cup_status rehearse(cup_context *c, const cup_training *a, double *held, 
         cup__dry_like(cup__cuda_of(dry->device), facts);
         cup_scope_open(dry);
         if (cup__training_precision(dry, a) == CUP_OK && cup__training_dry(dry, a, &t) == CUP_OK)
-            *held = (double)cup__training_held(dry, &t, &bytes);
-        *kept = (double)bytes;
+            measure(dry, &t, out);
         cup_scope_return(dry, NULL);
         cup__training_dry_free(&t);
     }
@@ -115,12 +141,14 @@ static double smaller(double a, double b)
 /* Of a model of so many blocks alone, what is kept of the only batch of a step. */
 static cup_status kept_by(cup_context *c, const cup_training *a, int64_t blocks, double *kept)
 {
-    double ignored;
+    rehearsed r;
     cup_training small = *a;
     small.model.layers = blocks;
     small.stages = small.accumulate = 1;
     small.blocks = NULL;
-    return rehearse(c, &small, &ignored, kept);
+    CUP_TRY(rehearse(c, &small, &r));
+    *kept = r.kept;
+    return CUP_OK;
 }
 
 /* What was rehearsed has one batch at a time and both ends of the model: of stages the first one
@@ -139,14 +167,57 @@ static cup_status add_stages(cup_context *c, const cup_training *a, double *held
     return CUP_OK;
 }
 
+/* The part of what processes split (ZeRO) that the one has who has most, as no parameter is cut. */
+static double share_of(const cup_training *a, int64_t owners)
+{
+    const cup_gpt_config *g = &a->model;
+    double width = (double)g->width, embedding = (double)g->vocabulary * width;
+    double mlp = (double)g->hidden * width * (g->mlp == CUP_MLP_KIND_SWIGLU ? 2 : 1);
+    double qkv = (double)(cup__gpt_parts(g) * cup__gpt_head_size(g)) * width;
+    double stages = a->stages > 1 ? (double)a->stages : 1, most = embedding;
+    mlp *= g->experts > 0 ? (double)g->experts : 1;
+    most = mlp > most ? mlp : most;
+    most = (qkv > most ? qkv : most) * stages / (double)cup_gpt_parameter_count(g, true);
+    double share = 1 / (double)owners;
+    return a->lora_rank || most < share ? share : smaller(most, 1);
+}
+
+/* Takes off what others keep of it; at stage 3 two blocks' parameters are here for a time. */
+static void take_off_split(const cup_training *a, const rehearsed *r, double *bytes)
+{
+    int64_t each = (a->tensor > 1 ? a->tensor : 1) * (a->stages > 1 ? a->stages : 1);
+    int64_t owners = cup_comm_count(a->optimizer.split) / each;
+    if (owners < 2)
+        return;
+    double others = 1 - share_of(a, owners), blocks = 0;
+    cup_training own = *a;
+    cup__training_cut(&own);
+    if (!a->lora_rank)
+        blocks = 2 * (double)cup_gpt_parameter_count(&own.model, false) *
+                 (double)cup_dtype_size(a->dtype) / (double)own.model.layers;
+    *bytes -= others * r->states;
+    if (a->optimizer.stage > 1 && a->stages < 2)
+        *bytes -= others * r->learned;
+    if (a->optimizer.stage > 2 && others * r->learned > blocks)
+        *bytes -= others * r->learned - blocks;
+}
+
 cup_status cup__training_policy_needs(cup_context *c, const cup_training *a, double *bytes)
 {
-    double kept;
+    rehearsed r;
+    cup_training own = *a;
     *bytes = cup__training_needs(a);
     if (!c->device->is_cuda)
         return CUP_OK;
-    CUP_TRY(rehearse(c, a, bytes, &kept));
-    return a->stages > 1 ? add_stages(c, a, bytes) : CUP_OK;
+    /* Gradients that go to their owners are there together with all else from a second batch on. */
+    if (cup_comm_count(a->optimizer.split) > 1 && a->optimizer.stage > 1 && a->accumulate < 2)
+        own.accumulate = 2;
+    CUP_TRY(rehearse(c, &own, &r));
+    *bytes = r.held;
+    if (a->stages > 1)
+        CUP_TRY(add_stages(c, a, bytes));
+    take_off_split(a, &r, bytes);
+    return CUP_OK;
 }
 
 /* Bytes that the run may hold. */

@@ -9,6 +9,7 @@
 
 #include "../cuda/support.h"
 #include "base/json.h"
+#include "comm/comm.h"
 #include "cupola/cupola.h"
 #include "test.h"
 #include "train/trainer.h"
@@ -135,10 +136,16 @@ TEST(plan_and_policy_are_of_a_share)
         const char *words;
         int64_t tensor, stages, accumulate;
         cup_recompute_policy recompute;
-    } splits[] = {{"tp=2 --accumulate 2", 2, 1, 2, CUP_RECOMPUTE_POLICY_NONE},
-                  {"tp=3 --accumulate 1", 3, 1, 1, CUP_RECOMPUTE_POLICY_NORMS},
-                  {"pp=2 --interleave 1 --accumulate 4", 1, 2, 4, CUP_RECOMPUTE_POLICY_POINTWISE},
-                  {"pp=3,tp=2 --interleave 1 --accumulate 3", 2, 3, 3, CUP_RECOMPUTE_POLICY_BLOCK}};
+        int copies, zero;
+    } splits[] = {
+        {"tp=2 --accumulate 2", 2, 1, 2, CUP_RECOMPUTE_POLICY_NONE, 1, 0},
+        {"tp=3 --accumulate 1", 3, 1, 1, CUP_RECOMPUTE_POLICY_NORMS, 1, 0},
+        {"pp=2 --interleave 1 --accumulate 4", 1, 2, 4, CUP_RECOMPUTE_POLICY_POINTWISE, 1, 0},
+        {"pp=3,tp=2 --interleave 1 --accumulate 3", 2, 3, 3, CUP_RECOMPUTE_POLICY_BLOCK, 1, 0},
+        {"dp=4 --accumulate 4 --zero 1", 1, 1, 1, CUP_RECOMPUTE_POLICY_NONE, 4, 1},
+        {"dp=2,tp=2 --accumulate 2 --zero 2", 2, 1, 1, CUP_RECOMPUTE_POLICY_NONE, 2, 2},
+        {"dp=4,pp=2 --interleave 1 --accumulate 8 --zero 3", 1, 2, 2,
+         CUP_RECOMPUTE_POLICY_NORMS, 4, 3}};
     static char out[20000];
     fake_begin();
     unsetenv("CUP_KERNELS");
@@ -149,7 +156,8 @@ TEST(plan_and_policy_are_of_a_share)
         double needs;
         cup_training a = cup_preset_find("char")->training;
         const char *policy = cup_recompute_policy_name(splits[i].recompute);
-        int64_t processes = splits[i].tensor * splits[i].stages;
+        int64_t processes = splits[i].tensor * splits[i].stages * splits[i].copies;
+        cup_comm all = {.count = (int)processes};
         EXPECT_INT(test_command(out, sizeof out,
                                 "'%s/cupola' plan --preset char --vocabulary 20 --card h200 "
                                 "--dtype bf16 --batch 12 --json --gpus %d --recompute %s "
@@ -166,6 +174,8 @@ TEST(plan_and_policy_are_of_a_share)
         a.accumulate = splits[i].accumulate;
         a.tensor = splits[i].tensor;
         a.stages = splits[i].stages;
+        a.optimizer.split = splits[i].zero ? &all : NULL;
+        a.optimizer.stage = splits[i].zero;
         a.recompute = splits[i].recompute;
         cup_context *c = cup_context_new(CUP_OPTIONS(
             cup_options, .device = "cuda", .memory_limit = (int64_t)(1.04 * planned)));

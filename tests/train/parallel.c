@@ -196,6 +196,7 @@ TEST(parallel_stages_that_are_elsewhere_are_the_run_of_one)
                       .method = CUP_METHOD_MUON});
     together(6, run_beside_one, &(parts){.stages = 2, .zero = 3, .batches = 6});
     together(8, run_beside_one, &(parts){.stages = 2, .tensor = 2, .zero = 3});
+    together(4, run_beside_one, &(parts){.experts = 4, .expert = 2, .stages = 2, .zero = 3});
 }
 
 /* What experts of each stage cost is in the loss, and in what all learn. */

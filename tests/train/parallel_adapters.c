@@ -143,7 +143,8 @@ static void compare(cup_context *c, const char *a, const char *b)
     cup_gpt_free(other);
 }
 
-/* Half of a run is shared out and saved, and goes on shared out to others, or as a whole. */
+/* Half of a run is shared out and saved, and goes on shared out to others, or as a whole; once in a
+ * folder that rank 0 alone sees. */
 static void change(cup_context *c, cup_comm *comm, void *user)
 {
     static const parts first[] = {{.tensor = 4}, {.stages = 2, .tensor = 2}, {.zero = 3}};
@@ -151,7 +152,7 @@ static void change(cup_context *c, cup_comm *comm, void *user)
     cup_training_point a[MOST_POINTS], b[MOST_POINTS];
     cup_training training = training_of(true);
     const char *from = user;
-    char own[700], one[700];
+    char own[700], one[700], seen[700];
     int end = (int)(strrchr(from, '/') - from);
     snprintf(one, sizeof one, "%.*s/one%d", end, from, cup_comm_rank(comm));
     const parts alone = {.lora_rank = 3, .from = from};
@@ -163,8 +164,12 @@ static void change(cup_context *c, cup_comm *comm, void *user)
         p.from = from;
         half.steps = 5;
         snprintf(own, sizeof own, "%.*s/run%d", end, from, i);
-        parted_run(c, comm, half, p, own, false, b);
-        int64_t same = parted_run(c, comm, training, q, own, true, b);
+        snprintf(seen, sizeof seen, "%s", own);
+        if (i == 1 && cup_comm_rank(comm) > 0)
+            snprintf(seen, sizeof seen, "%.*s/nothing", end, from);
+        q.from = i == 1 ? from : NULL;
+        parted_run(c, comm, half, p, seen, false, b);
+        int64_t same = parted_run(c, comm, training, q, seen, true, b);
         parted_expect(c, a, count, b, same, own + end);
         if (cup_comm_rank(comm) == 0)
             compare(c, one, own);

@@ -21,6 +21,7 @@ typedef struct model {
     cup_tensor *common, *x;
     int stage, stages, chunks;
     const char *wrong; /* what is done wrong, or NULL */
+    int zero;          /* what those who have a stage split, see cup_optimizer_options */
 } model;
 
 static bool chunk_has(const model *m, int chunk, int piece)
@@ -113,7 +114,10 @@ static cup_loop *loop_of(model *m, cup_comm *comm, cup_comm *pipe, int64_t steps
     const cup_loop_options options = {
         .size = sizeof options,
         .schedule = {.high = 0.5, .steps = steps, .decline = CUP_DECLINE_CONSTANT},
-        .optimizer = {.method = CUP_METHOD_SGD, .clip = 0.5},
+        .optimizer = {.method = CUP_METHOD_SGD,
+                      .clip = 0.5,
+                      .split = m->zero ? comm : NULL,
+                      .stage = m->zero},
         .accumulate = BATCHES,
         .comm = comm,
         .check_every = 2,
@@ -143,6 +147,9 @@ static void compare(cup_context *c, cup_comm *comm, const model *how, int64_t st
     part.stage = cup_comm_rank(pipe);
     make(&part, c);
     make(&whole, c);
+    /* It begins as the first stage has it. */
+    if (part.stage > 0 && part.common)
+        cup_tensor_write(part.common, (float[WIDTH * WIDTH]){0}, WIDTH * WIDTH * sizeof(float));
     cup_loop *a = loop_of(&part, comm, pipe, steps), *b = loop_of(&whole, NULL, NULL, steps);
     cup_loop_run(a, NULL);
     cup_loop_run(b, NULL);
@@ -180,6 +187,14 @@ TEST(pipeline_of_any_model_is_the_run_of_one)
     together(2, compare_all, &(model){.stages = 2, .chunks = 1});
     together(3, compare_all, &(model){.stages = 3, .chunks = 1});
     together(4, compare_all, &(model){.stages = 2, .chunks = 1});
+}
+
+/* Parameters of a stage may be left to their owners, the common one in either stage, too. */
+TEST(pipeline_of_parameters_elsewhere_is_the_run_of_one)
+{
+    together(4, compare_all, &(model){.stages = 2, .chunks = 1, .zero = 3});
+    together(6, compare_all, &(model){.stages = 3, .chunks = 2, .zero = 3});
+    together(4, compare_all, &(model){.stages = 2, .chunks = 3, .zero = 2});
 }
 
 /* The whole is called chunk by chunk, too. Of three stages eight batches are no multiple. */

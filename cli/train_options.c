@@ -55,8 +55,9 @@ const cli_option train_options[] = {
     {"parallel", TEXT(train_given, parallel), "dp=N,cp=R,pp=S,tp=M,ep=E", NULL,
      "how several processes train: a model has S stages of blocks, one behind the other (pipeline "
      "parallel), M share out each (tensor parallel), R such groups have a part each of every text "
-     "(context parallel), and N of those share the texts of a step, of which each E share out the "
-     "experts (expert parallel); what is left out is 1, but for dp, which follows"},
+     "(context parallel), and N of those share the texts of a step; each E processes that have the "
+     "same blocks share out their experts (expert parallel); what is left out is 1, but for dp, "
+     "which follows"},
     {"sequence-parallel", FLAG(train_given, sequence), NULL, NULL,
      "processes of --parallel tp share out the tokens between blocks, too: each norms and adds up "
      "its own, and keeps those alone for backward; without dropout"},

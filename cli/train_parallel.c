@@ -65,21 +65,23 @@ static int take_stages(const train_given *given, train_parts *out)
                      cli_shown(given->stages), count, (long long)out->stages, count);
 }
 
-/* Experts of a stage are shared out among its copies, and parts of texts are those of copies. */
+/* Experts of a stage are shared out among those who have it, parts of the model and of texts. */
 static int check_experts(const train_given *given, const int numbers[WAYS], int64_t copies)
 {
-    int experts = numbers[EXPERTS], ring = numbers[RING];
+    int64_t experts = numbers[EXPERTS], ring = numbers[RING], parts = numbers[PARTS];
+    int64_t all = copies * ring * parts, each = experts / parts;
     if (experts == 1)
         return CLI_OK;
-    if (numbers[PARTS] > 1)
-        return cli_usage("--parallel %s: ep=%d shares out experts among copies of all else, and tp "
-                         "gives each process a part of every expert; leave one of them out",
-                         given->parallel, experts);
-    if (copies * ring % experts == 0 && (ring % experts == 0 || experts % ring == 0))
+    if (all % experts == 0 && experts % parts == 0 && (ring % each == 0 || each % ring == 0))
         return CLI_OK;
-    return cli_usage("--parallel %s: ep=%d shares out experts among dp times cp processes, of "
+    if (parts > 1)
+        return cli_usage("--parallel %s: ep=%lld shares out experts among dp times cp times tp "
+                         "processes, of whose number it is a divisor, of tp a multiple, and ep by "
+                         "tp of cp a divisor or a multiple; change it",
+                         given->parallel, (long long)experts);
+    return cli_usage("--parallel %s: ep=%lld shares out experts among dp times cp processes, of "
                      "whose number it is a divisor, and of cp a divisor or a multiple; change it",
-                     given->parallel, experts);
+                     given->parallel, (long long)experts);
 }
 
 int train_parallel(const train_given *given, int processes, train_parts *out)

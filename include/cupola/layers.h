@@ -313,7 +313,8 @@ CUP_API cup_tensor *cup_embedding_bag_layer_pass(const cup_embedding_bag_layer *
  * room for all rows of all processes, or with a capacity for so many of them. Where they share out
  * a model (cup_parameters_among), each has a part of `hidden` of every expert, which is a multiple
  * of the processes, and the router whole: x is the same on all, all take the choices that the first
- * of them makes of it, and one sum puts their parts of the result together. */
+ * of them makes of it, and one sum puts their parts of the result together. Where they share out
+ * both, experts are whole, and each sends an equal part of the rows that all of them have. */
 typedef struct cup_experts_layer {
     cup_layer layer;
     cup_tensor *router, *up, *down;

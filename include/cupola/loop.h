@@ -133,25 +133,25 @@ typedef struct cup_loop_options {
  * more than its share and a tensor besides. In a folder that rank 0 alone sees it needs memory for
  * the whole model and all states. */
 
-/* Where processes have stages of a model, `pipe`, each makes the parameters of its own in its list,
- * and the batches of a step go through all stages one after the other: as soon as a stage has as
- * many ahead as there are stages behind it, it goes backward with one batch for one that it goes
- * forward with, so that it keeps no more batches than that. Of a step of n batches a stage waits
- * about (stages - 1) / (n + stages - 1) of the time. With `chunks` chunk v of stage s is number v
- * stages + s of the model; a stage then waits for (stages - 1) / (chunks n) of the time that it
- * computes, where n is a multiple of the stages, and keeps as much, for passing on so many times as
- * many tensors. A parameter that several stages have under one name is one parameter; it begins as
- * the first of them has it, and its gradients are added up. Random numbers of a batch begin in all
- * stages alike; where stages are to draw what one process would, each skips those of the blocks
- * before its own, see cup_random_skip, which stages of a GPT do. Rank 0 has the first stage. Ranks
- * of `comm` stand so: those that share out a stage's parameters, then stages, then groups that
- * share the batches. Of these, so many as follow each other may share out the experts of their
- * stage (cup_parameters_experts): all of them make the same calls in the same order. An optimizer's
- * `split` is then among those that have the same stage; at its `stage` 3 parameters come to these
- * before each use, so that all of them make the same calls. Gradients are added up behind backward
- * and not meanwhile. On a GPU a step is captured in one graph, with what goes between stages, so
- * that a stop waits for all of it; a stage's work and what it passes on follow each other on the
- * context's stream. */
+/* Where processes have stages of a model, `pipe`, each makes the parameters of its own in its
+ * list, and the batches of a step go through all stages one after the other: as soon as a stage
+ * has as many ahead as there are stages behind it, it goes backward with one batch for one that it
+ * goes forward with, so that it keeps no more batches than that. Of a step of n batches a stage
+ * waits about (stages - 1) / (n + stages - 1) of the time. With `chunks` chunk v of stage s is
+ * number v stages + s of the model; a stage then waits for (stages - 1) / (chunks n) of the time
+ * that it computes, where n is a multiple of the stages, and keeps as much, for passing on so many
+ * times as many tensors. A parameter that several stages have under one name is one parameter; it
+ * begins as the first of them has it, and its gradients are added up. Random numbers of a batch
+ * begin in all stages alike; where stages are to draw what one process would, each skips those of
+ * the blocks before its own, see cup_random_skip, which stages of a GPT do. Rank 0 has the first
+ * stage. Ranks of `comm` stand so: those that share out a stage's parameters, then stages, then
+ * groups that share the batches. Of those who have the same stage so many as follow each other may
+ * share out its experts (cup_parameters_experts): all of them make the same calls in the same
+ * order. An optimizer's `split` is then among those that have the same stage; at its `stage` 3
+ * parameters come to these before each use, so that all of them make the same calls. Gradients are
+ * added up behind backward and not meanwhile. On a GPU a step is captured in one graph, with what
+ * goes between stages, so that a stop waits for all of it; a stage's work and what it passes on
+ * follow each other on the context's stream. */
 
 /* What a folder's checkpoint, of a loop or of a training of a GPT, says of itself. */
 typedef struct cup_checkpoint {

@@ -174,7 +174,7 @@ CUP_API cup_gpt *cup_gpt_chunks_new(cup_context *c, cup_dtype dtype, const int64
 typedef struct cup_gpt_sharing {
     size_t size;           /* see CUP_OPTIONS */
     cup_comm *among;       /* as of cup_gpt_among_new, or NULL */
-    cup_comm *experts;     /* as of cup_gpt_experts_new, or NULL; not beside `among` */
+    cup_comm *experts;     /* as of cup_gpt_experts_new, or NULL; of whole groups of `among` */
     const int64_t *bounds; /* as of cup_gpt_chunks_new; NULL: all blocks are here */
     int chunks;
 } cup_gpt_sharing;

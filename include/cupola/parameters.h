@@ -107,9 +107,11 @@ CUP_API cup_comm *cup_parameters_comm(const cup_parameters *list);
  * made with CUP_PART_EXPERTS each has the part that has its number, and all else whole. Rows go to
  * the experts and back between processes, so all make the same calls, with as many rows each, and
  * go backward together, which makes gradients of the sum of all their losses: a part's own, and of
- * what is whole what this process owes to its copy. NULL and a communicator of one process change
- * nothing. The list borrows m. CUP_STATE where something is in the list, CUP_UNSUPPORTED beside
- * cup_parameters_among. */
+ * what is whole what this process owes to its copy. Beside cup_parameters_among m is of whole
+ * groups of those who share out the list, ranks that follow each other; each sends an equal part of
+ * the rows that its group has, and layers give all of them. NULL and a communicator of one process
+ * change nothing. The list borrows m. CUP_STATE where something is in the list, CUP_UNSUPPORTED
+ * where groups are not whole. */
 CUP_API cup_status cup_parameters_experts(cup_parameters *list, cup_comm *m);
 /* That communicator; NULL where each process has all experts. */
 CUP_API cup_comm *cup_parameters_experts_comm(const cup_parameters *list);

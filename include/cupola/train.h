@@ -77,8 +77,10 @@ typedef struct cup_training {
     /* So many processes whose ranks follow each other, each of which has its share of the batches,
      * share out the experts of the model, see cup_gpt_experts_new; all else is whole on each. With
      * `stages` they are copies of one of them, that many ranks apart, and share out its experts.
-     * 0: 1. Nor is it kept in checkpoints, which are of the whole. Beside `tensor`, where each
-     * process has a part of all experts, there is none. */
+     * With `tensor` it is a multiple of that: those who share out a model are among them, and each
+     * sends an equal part of its tokens, of which there must be a multiple of `tensor`; where it is
+     * 1 each has a part of all experts. 0: 1. Nor is it kept in checkpoints, which are of the
+     * whole. */
     int64_t expert;
     int64_t recompute_blocks; /* see cup_gpt; 0: all */
     cup_non_finite non_finite; /* see cup_loop_options */

@@ -183,8 +183,9 @@ static cup_status make(cup_gpt *m, const cup_gpt_sharing *s)
     cup_context *c = m->context;
     size_t layers = (size_t)m->config.layers;
     int processes = cup_comm_count(s->among) * (int)(m->config.layers / blocks_here(m));
+    int copies = cup_comm_count(s->experts) / cup_comm_count(s->among);
     cup_status status = cup__gpt_fits(c, &m->config, cup_dtype_size(m->dtype), "weights", processes,
-                                      cup_comm_count(s->experts));
+                                      copies > 1 ? copies : 1);
     if (status != CUP_OK)
         return status;
     m->parameters = cup_parameters_new(c, m->dtype);

@@ -14,7 +14,8 @@
  * room for all rows of all processes, or with a capacity for so many of them. Where they share out
  * a model (cup_parameters_among), each has a part of `hidden` of every expert, which is a multiple
  * of the processes, and the router whole: x is the same on all, all take the choices that the first
- * of them makes of it, and one sum puts their parts of the result together. */
+ * of them makes of it, and one sum puts their parts of the result together. Where they share out
+ * both, experts are whole, and each sends an equal part of the rows that all of them have. */
 typedef struct cup_experts_layer {
     cup_layer layer;
     cup_tensor *router, *up, *down;
@@ -184,6 +185,7 @@ typedef struct routing {
     const cup_experts_layer *layer;
     cup_comm *comm;  /* of those that have the other experts, or NULL */
     cup_comm *parts; /* of those that have the other parts of all experts, or NULL */
+    cup_comm *alike; /* beside `comm`: of those that have the same rows, or NULL */
     int64_t rows, each, experts;
     cup_tensor *x;           /* [rows,width] */
     cup_tensor *logits, *p;  /* [rows,experts] */
@@ -191,6 +193,7 @@ typedef struct routing {
     cup_tensor *expert;      /* [M] i64, of each pair */
     cup_tensor *keep;        /* [rows,each]: 1, or 0 of what is dropped; NULL: nothing is */
     cup_tensor *counts;      /* [experts] pairs, dropped ones included */
+    cup_tensor *key;         /* [M]: `expert`, or `experts` where a pair is dropped */
     int64_t most;            /* pairs of an expert, and of all of them; more are dropped */
     int64_t room;
     cup__grouping by;        /* the experts of pairs that are not dropped */
@@ -249,6 +252,7 @@ static cup_status drop(routing *r)
         return cup_error(c);
     r->keep = cup_reshape(c, cup_cast(c, kept, r->weight->dtype), 2, r->weight->shape);
     r->weight = cup_mul(c, r->weight, r->keep);
+    r->key = key;
     return cup__group_rows(c, key, r->experts, &r->by);
 }
 
@@ -262,6 +266,7 @@ static cup_status group(routing *r)
                       : (double)r->rows;
     cup_status status = cup__group_rows(c, r->expert, r->experts, &r->by);
     r->counts = r->by.counts;
+    r->key = r->expert;
     r->most = r->rows;
     r->room = pairs;
     cup_grad_recording(c, was);
@@ -310,6 +315,31 @@ static cup_tensor *compute_here(const routing *r)
     cup_grad_recording(c, was);
     cup_tensor *y = multiply(r, cup__rows_taken(c, r->x, ids, back, r->keep), r->by.ends);
     return cup__rows_taken(c, y, place, order, NULL);
+}
+
+/* Of rows that all have who share out a model each sends an equal part to experts. */
+static cup_status take_own_rows(routing *r)
+{
+    cup_context *c = r->c;
+    int64_t processes = cup_comm_count(r->alike), own = r->rows / processes;
+    int64_t from = cup_comm_rank(r->alike) * own, pair = from * r->each, pairs = own * r->each;
+    if (!r->alike)
+        return CUP_OK;
+    if (r->rows % processes)
+        return cup__fail(&c->error, CUP_SHAPE,
+                         "experts: %lld rows, which %lld processes have, are no equal parts for "
+                         "these to send to experts; take a multiple of them",
+                         (long long)r->rows, (long long)processes);
+    r->rows = own;
+    r->most = r->most < own ? r->most : own;
+    r->x = cup__part(c, r->x, 0, from, own);
+    r->weight = cup__part(c, r->weight, 0, from, own);
+    bool was = cup_grad_recording(c, false);
+    r->keep = r->keep ? cup__part(c, r->keep, 0, from, own) : NULL;
+    r->expert = cup__part(c, r->expert, 0, pair, pairs);
+    cup__group_rows(c, cup__part(c, r->key, 0, pair, pairs), r->experts, &r->by);
+    cup_grad_recording(c, was);
+    return cup_error(c);
 }
 
 /* What goes to other processes, [processes * room]: which pair stands in each place, where there is
@@ -402,10 +432,19 @@ static cup_tensor *cost_of(const routing *r)
     return cost;
 }
 
-/* Each process has a part of the width inside the experts, and gives with it a part of the sum. */
-static cup_tensor *sum_parts(const routing *r, cup_tensor *y)
+/* What this process makes, [rows,width], as what all of them do, in the shape of x: a part of the
+ * sum where it has a part of the width inside the experts, and some of the rows where it sent them;
+ * those rows alone where they are shared out between blocks. */
+static cup_tensor *put_together(const routing *r, cup_tensor *y, const cup_tensor *x)
 {
-    return r->parts ? cup__rows_sum(r->layer->layer.parameters, r->parts, y) : y;
+    cup_context *c = r->c;
+    cup_parameters *list = r->layer->layer.parameters;
+    if (r->alike && y && cup__rows_are_shared(list))
+        return cup_reshape(c, y, 3, (int64_t[]){1, r->rows, y->shape[1]});
+    if (r->alike && y)
+        y = cup_comm_gather(r->alike, y);
+    y = cup_reshape(c, y, x->ndim, x->shape);
+    return r->parts ? cup__rows_sum(list, r->parts, y) : y;
 }
 
 static cup_status check_input(const cup_experts_layer *layer, cup_context *c, const cup_tensor *x)
@@ -430,14 +469,16 @@ cup_tensor *cup_experts_layer_pass(const cup_experts_layer *layer, cup_tensor *x
     routing r = {.c = c, .layer = layer, .comm = sharers_of(list, layer->up, false),
                  .parts = sharers_of(list, layer->up, true), .each = layer->each,
                  .experts = layer->router->shape[0]};
+    r.alike = r.comm ? cup_parameters_comm(list) : NULL;
     cup_tensor *y = NULL, *extra = NULL;
     r.rows = x->count / layer->router->shape[1];
     cup_scope_open(c);
     r.x = cup_reshape(c, x, 2, (int64_t[]){r.rows, layer->router->shape[1]});
     if (choose(&r) == CUP_OK && group(&r) == CUP_OK) {
-        y = cup__rows_weighed(c, r.comm ? compute_elsewhere(&r) : compute_here(&r), r.weight);
-        y = sum_parts(&r, cup_reshape(c, y, x->ndim, x->shape));
         extra = cost ? cost_of(&r) : NULL;
+        if (take_own_rows(&r) == CUP_OK)
+            y = r.comm ? compute_elsewhere(&r) : compute_here(&r);
+        y = put_together(&r, cup__rows_weighed(c, y, r.weight), x);
     }
     cup_status status = cup_scope_return_all(c, (cup_tensor *[]){y, extra}, 2);
     if (cost && status == CUP_OK)

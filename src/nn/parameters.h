@@ -69,7 +69,7 @@ cup_tensor *cup__rows_sum(const cup_parameters *list, cup_comm *m, cup_tensor *x
 /* The first name of a tensor of the list; NULL: it is none of them. */
 const char *cup__parameters_name(const cup_parameters *list, const cup_tensor *t);
 
-/* The processes that have parts of the list, or of its experts; or NULL. */
+/* The fewest processes that have all of the list, parts and experts, together; or NULL. */
 cup_comm *cup__parameters_sharers(const cup_parameters *list);
 
 /* An optimizer of parameters of the list, of which some may be parts. What is whole is counted by

@@ -71,11 +71,11 @@ cup_tensor *cup_parameters_documents(cup_parameters *list, cup_tensor *ends)
     return was;
 }
 
-/* Who has parts of it must be known before any is made, and is of one kind. */
-static cup_status share_out(cup_parameters *list, cup_comm *m, cup_comm **place,
-                            const cup_comm *other)
+/* Who has parts of it must be known before any is made. */
+static cup_status share_out(cup_parameters *list, cup_comm *m, cup_comm **place)
 {
     cup_context *c = cup__parameters_context(list);
+    const cup__parameters_modes *modes = cup__parameters_modes_of(list);
     const char *first = cup__parameters_first(list);
     CUP_TRY(c->error.status);
     if (first)
@@ -83,18 +83,20 @@ static cup_status share_out(cup_parameters *list, cup_comm *m, cup_comm **place,
                          "parameters: %.200s is there already; say among whom a list is shared out "
                          "before anything is made in it",
                          first);
-    if (other && cup_comm_count(m) > 1)
-        return cup__fail(&c->error, CUP_UNSUPPORTED,
-                         "parameters: processes share out a list's experts or all that is in it, "
-                         "not both; leave one of them out");
     *place = cup_comm_count(m) > 1 ? m : NULL;
-    return CUP_OK;
+    int experts = cup_comm_count(modes->experts), all = cup_comm_count(modes->among);
+    if (experts == 1 || experts % all == 0)
+        return CUP_OK;
+    *place = NULL;
+    return cup__fail(&c->error, CUP_UNSUPPORTED,
+                     "parameters: %d processes share out a list's experts and %d all else that is "
+                     "in it; let whole groups of these share out the experts",
+                     experts, all);
 }
 
 cup_status cup_parameters_among(cup_parameters *list, cup_comm *m)
 {
-    cup__parameters_modes *modes = list ? cup__parameters_modes_of(list) : NULL;
-    return list ? share_out(list, m, &modes->among, modes->experts) : CUP_ARGUMENT;
+    return list ? share_out(list, m, &cup__parameters_modes_of(list)->among) : CUP_ARGUMENT;
 }
 
 cup_comm *cup_parameters_comm(const cup_parameters *list)
@@ -104,8 +106,7 @@ cup_comm *cup_parameters_comm(const cup_parameters *list)
 
 cup_status cup_parameters_experts(cup_parameters *list, cup_comm *m)
 {
-    cup__parameters_modes *modes = list ? cup__parameters_modes_of(list) : NULL;
-    return list ? share_out(list, m, &modes->experts, modes->among) : CUP_ARGUMENT;
+    return list ? share_out(list, m, &cup__parameters_modes_of(list)->experts) : CUP_ARGUMENT;
 }
 
 cup_comm *cup_parameters_experts_comm(const cup_parameters *list)
@@ -116,7 +117,7 @@ cup_comm *cup_parameters_experts_comm(const cup_parameters *list)
 cup_comm *cup__parameters_sharers(const cup_parameters *list)
 {
     const cup__parameters_modes *modes = cup__parameters_modes_of(list);
-    return modes->among ? modes->among : modes->experts;
+    return modes->experts ? modes->experts : modes->among;
 }
 
 typedef struct cup__slopes slopes;

@@ -136,6 +136,7 @@ cup_tensor *cup__part_gather(cup_context *c, cup_tensor *t, const cup__portion *
     return y;
 }
 
+/* The first of those who have all together, who have all parts of something, count it. */
 static cup_status count_parts(const cup_parameters *list, cup_optimizer *o,
                               const cup__portion *const *part, int count)
 {
@@ -145,8 +146,8 @@ static cup_status count_parts(const cup_parameters *list, cup_optimizer *o,
     if (!counted)
         return cup__fail(&o->c->error, CUP_MEMORY, "out of host memory for an optimizer");
     for (int i = 0; i < count && status == CUP_OK; i++) {
-        status = part[i] ? cup__optimizer_divide(o, i) : CUP_OK;
-        counted[i] = part[i] || cup_comm_rank(m) == 0;
+        status = part[i] ? cup__optimizer_divide(o, i, part[i]->comm) : CUP_OK;
+        counted[i] = cup_comm_rank(m) < cup_comm_count(part[i] ? part[i]->comm : NULL);
     }
     if (status == CUP_OK)
         return cup__optimizer_count(o, m, counted);
@@ -167,8 +168,7 @@ cup_optimizer *cup__parts_optimizer(const cup_parameters *list, const cup_parame
     }
     for (int i = 0; i < count; i++)
         part[i] = cup__parameters_part(list, parameters[i].tensor);
-    cup_optimizer *o = cup__optimizer_new(c, parameters, count, options, part,
-                                          cup__parameters_sharers(list));
+    cup_optimizer *o = cup__optimizer_new(c, parameters, count, options, part);
     cup_status status = o ? count_parts(list, o, part, count) : CUP_OK;
     cup__free(part);
     if (status == CUP_OK)

@@ -7,13 +7,13 @@
 #include "dispatch/attributes.h"
 #include "optim/split.h"
 
-cup_status cup__optimizer_divide(cup_optimizer *o, int i)
+cup_status cup__optimizer_divide(cup_optimizer *o, int i, cup_comm *m)
 {
     if (!o->divided)
-        o->divided = cup__calloc((size_t)o->count, sizeof *o->divided);
+        o->divided = cup__calloc((size_t)o->count, sizeof(cup_comm *));
     if (!o->divided)
         return cup__fail(&o->c->error, CUP_MEMORY, "out of host memory for an optimizer");
-    o->divided[i] = true;
+    o->divided[i] = m;
     return CUP_OK;
 }
 
@@ -46,25 +46,26 @@ void cup__divided_free(cup_optimizer *o)
     cup__free(o->divided);
 }
 
-static cup_tensor *const *choose(cup_optimizer *o, const bool *which, bool wanted, int *count)
+cup_tensor *const *cup__optimizer_gradients_of(cup_optimizer *o, const cup_comm *m, int *count)
 {
     *count = 0;
     for (int i = 0; i < o->count; i++) {
         cup_tensor *gradient = cup_grad(o->parameters[i]);
-        if (gradient && (which && which[i]) == wanted)
+        if (gradient && (o->divided ? o->divided[i] : NULL) == m)
             o->gradients[(*count)++] = gradient;
     }
     return o->gradients;
 }
 
-cup_tensor *const *cup__optimizer_gradients_of(cup_optimizer *o, bool divided, int *count)
-{
-    return choose(o, o->divided, divided, count);
-}
-
 cup_tensor *const *cup__optimizer_gradients_counted(cup_optimizer *o, int *count)
 {
-    return choose(o, o->counted, true, count);
+    *count = 0;
+    for (int i = 0; i < o->count; i++) {
+        cup_tensor *gradient = cup_grad(o->parameters[i]);
+        if (gradient && o->counted && o->counted[i])
+            o->gradients[(*count)++] = gradient;
+    }
+    return o->gradients;
 }
 
 static cup_status norm_of(cup_optimizer *o, cup_tensor *const *list, int count, cup_tensor *norm)

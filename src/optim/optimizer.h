@@ -28,9 +28,11 @@ struct cup_optimizer {
     cup_tensor **averages; /* inputs of the step of averages, or NULL */
     cup_tensor **shown;    /* while they are shown, the parameters as they were; or NULL */
     struct cup__split *split; /* of states over processes, or NULL */
-    /* By parameter: whether others have the rest of it, and whether this process counts it in the
-     * norm, which is of what all of `among` count. The tensors are what each of them brings. */
-    bool *divided, *counted;
+    /* By parameter: who shares it out with this process, or NULL, and whether this process counts
+     * it in the norm, which is of what all of `among` count. The tensors are what each of them
+     * brings. */
+    cup_comm **divided;
+    bool *counted;
     cup_comm *among;
     cup_tensor *norms, *own_norm;
     cup_tensor *guarded, *stuck; /* see optim/guard.h; or NULL */
@@ -40,11 +42,11 @@ struct cup_optimizer {
     bool ready; /* a learning rate was set */
 };
 
-/* cup_optimizer_new where this process has a part of some parameters, which m shares out: of each
- * what part, or NULL. Both may be NULL. */
+/* cup_optimizer_new where this process has a part of some parameters: of each what part, or NULL.
+ * `parts` may be NULL. */
 cup_optimizer *cup__optimizer_new(cup_context *c, const cup_parameter *parameters, int count,
                                   const cup_optimizer_options *options,
-                                  const cup__portion *const *parts, cup_comm *m);
+                                  const cup__portion *const *parts);
 
 /* Parameters whose states are here, so far. */
 static inline int cup__optimizer_own(const cup_optimizer *o)
@@ -60,8 +62,8 @@ cup_tensor *cup__optimizer_state_add(cup_optimizer *o, const char *name, const c
 /* Memory for a state, of the device or of the host, full of zeros; in the innermost scope. */
 cup_tensor *cup__optimizer_room(cup_optimizer *o, const cup__shape *shape);
 
-/* Says that parameter i is a part, the rest of which others have. */
-cup_status cup__optimizer_divide(cup_optimizer *o, int i);
+/* Says that parameter i is a part, the rest of which the others of m have. */
+cup_status cup__optimizer_divide(cup_optimizer *o, int i, cup_comm *m);
 /* Says which parameters this process counts in the norm of all that m's processes have; the
  * optimizer takes the list. */
 cup_status cup__optimizer_count(cup_optimizer *o, cup_comm *m, bool *counted);
@@ -73,14 +75,15 @@ cup_tensor *const *cup__optimizer_gradients(cup_optimizer *o, int *count);
 cup_status cup__divided_norm(cup_optimizer *o, int count);
 void cup__divided_free(cup_optimizer *o);
 
-/* The same of those that are whole, or of the parts, alone; and of what this process counts. */
-cup_tensor *const *cup__optimizer_gradients_of(cup_optimizer *o, bool divided, int *count);
+/* The same of the parts of what m's processes share out, or of what is whole where it is NULL; and
+ * of what this process counts. */
+cup_tensor *const *cup__optimizer_gradients_of(cup_optimizer *o, const cup_comm *m, int *count);
 cup_tensor *const *cup__optimizer_gradients_counted(cup_optimizer *o, int *count);
 
 /* Says which process keeps the states of each parameter: about as many elements each. Of a part it
  * is one of those who have the same. */
 cup_status cup__split_make(cup_optimizer *o, const cup_parameter *parameters,
-                           const cup__portion *const *parts, cup_comm *sharers);
+                           const cup__portion *const *parts);
 void cup__split_free(cup_optimizer *o);
 /* At stage 3: gives all one beginning. */
 cup_status cup__split_begin(cup_optimizer *o, const cup_parameter *parameters);

@@ -228,10 +228,10 @@ static cup_status add_parameters(cup_optimizer *o, const cup_parameter *paramete
 }
 
 static cup_status make(cup_optimizer *o, const cup_parameter *parameters,
-                       const cup__portion *const *parts, cup_comm *sharers)
+                       const cup__portion *const *parts)
 {
     size_t count = (size_t)o->count;
-    CUP_TRY(cup__split_make(o, parameters, parts, sharers));
+    CUP_TRY(cup__split_make(o, parameters, parts));
     o->inputs = cup__calloc(CUP__RECORDS_AT + count * CUP__RECORD, sizeof *o->inputs);
     o->gradients = cup__calloc(count, sizeof *o->gradients);
     o->parameters = cup__calloc(count, sizeof *o->parameters);
@@ -263,12 +263,12 @@ static cup_status make(cup_optimizer *o, const cup_parameter *parameters,
 cup_optimizer *cup_optimizer_new(cup_context *c, const cup_parameter *parameters, int count,
                                  const cup_optimizer_options *options)
 {
-    return cup__optimizer_new(c, parameters, count, options, NULL, NULL);
+    return cup__optimizer_new(c, parameters, count, options, NULL);
 }
 
 cup_optimizer *cup__optimizer_new(cup_context *c, const cup_parameter *parameters, int count,
                                   const cup_optimizer_options *options,
-                                  const cup__portion *const *parts, cup_comm *sharers)
+                                  const cup__portion *const *parts)
 {
     if (!c || c->error.status != CUP_OK)
         return NULL;
@@ -295,7 +295,7 @@ cup_optimizer *cup__optimizer_new(cup_context *c, const cup_parameter *parameter
     cup__method_attributes_of(o->row, &o->options, &o->attributes);
     cup__method_attributes_of(o->others, &o->options, &o->others_attributes);
     bool was = cup_grad_recording(c, false);
-    cup_status status = make(o, parameters, parts, sharers);
+    cup_status status = make(o, parameters, parts);
     cup_grad_recording(c, was);
     if (status == CUP_OK)
         return o;

@@ -11,7 +11,7 @@
 
 cup_comm *cup__split_among(const struct cup__split *s, int i)
 {
-    return i >= 0 && s->part && s->part[i] ? s->alike : s->comm;
+    return i >= 0 ? s->among[i] : s->comm;
 }
 
 bool cup__split_is_own(const struct cup__split *s, int i)
@@ -36,18 +36,22 @@ static void choose_owners(struct cup__split *s, const cup_parameter *parameters,
     }
 }
 
-static cup_status find_alike(cup_optimizer *o, struct cup__split *s,
-                             const cup__portion *const *parts, cup_comm *sharers)
+/* Those who have the same part as this process of what so many share out. */
+static cup_status find_same(cup_optimizer *o, struct cup__split *s, cup_comm *sharers,
+                            cup_comm **out)
 {
-    int each = cup_comm_count(sharers), rank = cup_comm_rank(s->comm);
-    if (each < 2)
-        return CUP_OK;
-    for (int i = 0; i < o->count; i++)
-        s->part[i] = parts[i] != NULL;
-    s->alike = cup_comm_split_new(s->comm, rank % each);
+    int each = cup_comm_count(sharers), rank = cup_comm_rank(s->comm), i = 0;
+    while (i < s->alike_count && s->alike[i].sharers != sharers)
+        i++;
+    if (i == s->alike_count) {
+        s->alike[i].sharers = sharers;
+        s->alike[i].same = cup_comm_split_new(s->comm, rank % each);
+        s->alike_count++;
+    }
+    const cup_comm *same = *out = s->alike[i].same;
     CUP_TRY(o->c->error.status);
-    if (cup_comm_count(s->alike) * each == cup_comm_count(s->comm) &&
-        cup_comm_rank(s->alike) == rank / each && cup_comm_rank(sharers) == rank % each)
+    if (cup_comm_count(same) * each == cup_comm_count(s->comm) &&
+        cup_comm_rank(same) == rank / each && cup_comm_rank(sharers) == rank % each)
         return CUP_OK;
     return cup__fail(&o->c->error, CUP_ARGUMENT,
                      "optimizer: %d processes that split states are not alike groups of %d that "
@@ -55,8 +59,19 @@ static cup_status find_alike(cup_optimizer *o, struct cup__split *s,
                      cup_comm_count(s->comm), each);
 }
 
+static cup_status find_alike(cup_optimizer *o, struct cup__split *s,
+                             const cup__portion *const *parts)
+{
+    for (int i = 0; i < o->count; i++) {
+        s->among[i] = s->comm;
+        if (parts && parts[i])
+            CUP_TRY(find_same(o, s, parts[i]->comm, &s->among[i]));
+    }
+    return CUP_OK;
+}
+
 cup_status cup__split_make(cup_optimizer *o, const cup_parameter *parameters,
-                           const cup__portion *const *parts, cup_comm *sharers)
+                           const cup__portion *const *parts)
 {
     cup_comm *comm = o->options.split;
     if (cup_comm_count(comm) < 2)
@@ -70,12 +85,12 @@ cup_status cup__split_make(cup_optimizer *o, const cup_parameter *parameters,
                                  .stage = o->options.stage > 1 ? o->options.stage : 1,
                                  .at = -1,
                                  .owner = cup__calloc(count, sizeof(int)),
-                                 .part = cup__calloc(count, sizeof(bool)),
+                                 .among = cup__calloc(count, sizeof(cup_comm *)),
                                  .waiting = cup__calloc(count, sizeof(int)),
                                  .list_owners = cup__calloc(count, sizeof(int)),
                                  .list = cup__calloc(count, sizeof(cup_tensor *))};
-        if (load && s->owner && s->part && s->list && s->waiting && s->list_owners) {
-            cup_status status = find_alike(o, s, parts, sharers);
+        if (load && s->owner && s->among && s->list && s->waiting && s->list_owners) {
+            cup_status status = find_alike(o, s, parts);
             if (status == CUP_OK)
                 choose_owners(s, parameters, o->count, load);
             cup__free(load);
@@ -98,8 +113,9 @@ void cup__split_free(cup_optimizer *o)
         if (!s->states[i].tensor)
             cup__free((char *)(uintptr_t)s->states[i].name);
     cup__free(s->states);
-    cup_comm_free(s->alike);
-    cup__free(s->part);
+    for (int i = 0; i < s->alike_count; i++)
+        cup_comm_free(s->alike[i].same);
+    cup__free(s->among);
     cup__free(s->owner);
     cup__free(s->waiting);
     cup__free(s->list_owners);
@@ -153,7 +169,9 @@ cup_status cup__split_begin(cup_optimizer *o, const cup_parameter *parameters)
     if (!s || s->stage < 3)
         return CUP_OK;
     CUP_TRY(begin_among(o, parameters, s->comm));
-    return s->alike ? begin_among(o, parameters, s->alike) : CUP_OK;
+    for (int i = 0; i < s->alike_count; i++)
+        CUP_TRY(begin_among(o, parameters, s->alike[i].same));
+    return CUP_OK;
 }
 
 static cup_status share(cup_optimizer *o, cup_comm *among)
@@ -176,7 +194,9 @@ cup_status cup__split_share(cup_optimizer *o)
     if (!s || s->stage > 2 || cup__device_is_dry(o->c->device))
         return CUP_OK;
     CUP_TRY(share(o, s->comm));
-    return s->alike ? share(o, s->alike) : CUP_OK;
+    for (int i = 0; i < s->alike_count; i++)
+        CUP_TRY(share(o, s->alike[i].same));
+    return CUP_OK;
 }
 
 static cup_status renew(cup_optimizer *o, const cup__split_state *a)
@@ -209,7 +229,7 @@ cup_status cup__split_renew(cup_optimizer *o)
 const cup_named *cup__optimizer_whole(cup_optimizer *o, int64_t *count)
 {
     struct cup__split *s = o->split;
-    if (!s || (cup_comm_rank(s->comm) > 0 && !s->alike))
+    if (!s || (cup_comm_rank(s->comm) > 0 && !s->alike_count))
         return cup_optimizer_state(o, count);
     *count = (int64_t)s->count;
     if (s->whole)
@@ -312,5 +332,6 @@ cup_status cup__optimizer_bring(cup_optimizer *o, const char *name, cup_tensor *
         return CUP_OK;
     if (!*t)
         *t = cup__full(o->c, &state->shape, 0);
-    return *t ? cup_comm_broadcast(o->split->alike, t, 1, state->owner) : o->c->error.status;
+    cup_comm *among = cup__split_among(o->split, state->parameter);
+    return *t ? cup_comm_broadcast(among, t, 1, state->owner) : o->c->error.status;
 }

@@ -15,12 +15,15 @@ typedef struct cup__split_state {
 
 struct cup__split {
     cup_comm *comm;
-    /* Where processes share out a model or its experts, those who have the parts of this one, and
-     * which parameters are parts; or NULL. */
-    cup_comm *alike;
-    bool *part;
+    cup_comm **among; /* by parameter: those who have the same of it, of whom one owns it */
+    /* Where processes share out a model, or its experts, or each by others: they, and those who
+     * have the parts of this one. */
+    struct {
+        cup_comm *sharers, *same;
+    } alike[2];
+    int alike_count;
     int stage;
-    int *owner;         /* of each parameter, among `comm`, of a part among `alike` */
+    int *owner;         /* of each parameter, a rank in `among` */
     int at;             /* the parameter whose states are noted; -1: what all keep */
     cup_tensor **list;  /* of the parameters of one process, or of some gradients */
     int *list_owners;

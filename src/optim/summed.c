@@ -43,8 +43,8 @@ cup_status cup__split_sum_end(cup_optimizer *o)
     if (!s->waiting_count)
         return CUP_OK;
     cup_status status = cup__comm_join(s->comm);
-    if (status == CUP_OK && s->alike)
-        status = cup__comm_join(s->alike);
+    for (int i = 0; i < s->alike_count && status == CUP_OK; i++)
+        status = cup__comm_join(s->alike[i].same);
     for (int i = 0; i < s->waiting_count; i++)
         if (!cup__split_is_own(s, s->waiting[i]))
             cup_grad_clear(o->parameters[s->waiting[i]]);
@@ -79,11 +79,12 @@ cup_status cup__split_sum_begin(cup_optimizer *o, const int *which, int count)
         return CUP_OK;
     CUP_TRY(cup__split_sum_end(o));
     CUP_TRY(begin(o, which, count, s->comm));
-    if (!s->alike)
-        return CUP_OK;
     /* One communicator at a time, so that none waits for a card that another one fills. */
-    CUP_TRY(cup__comm_join(s->comm));
-    return begin(o, which, count, s->alike);
+    for (int i = 0; i < s->alike_count; i++) {
+        CUP_TRY(cup__comm_join(i ? s->alike[i - 1].same : s->comm));
+        CUP_TRY(begin(o, which, count, s->alike[i].same));
+    }
+    return CUP_OK;
 }
 
 cup_status cup__split_sum_all(cup_optimizer *o)

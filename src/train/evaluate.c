@@ -17,6 +17,7 @@ typedef struct evaluation {
     int32_t *tokens, *targets;
     cup_comm *pipe; /* of the stages of the model, or NULL */
     cup_comm *ring; /* of those that have a part of each text, or NULL */
+    int together;   /* so many of those who share the texts go through the same ones */
 } evaluation;
 
 static bool is_last(const evaluation *e)
@@ -173,14 +174,15 @@ int64_t cup__evaluated_texts(const cup_data *data, cup_split split, int64_t cont
     return texts > 0 && texts < windows ? texts : windows;
 }
 
-/* Those that have parts of texts, or of the experts, go through the same ones; of both the fewer
+/* Copies that have parts of texts, or of the experts, go through the same ones; of both the fewer
  * are among the more. */
 int cup__evaluated_together(const cup_gpt *m)
 {
     const cup_parameters *list = m->parameters;
     int ring = cup_comm_count(cup_parameters_ring_comm(list));
     int experts = cup_comm_count(cup_parameters_experts_comm(list));
-    return ring > experts ? ring : experts;
+    int each = cup_comm_count(cup_parameters_comm(list));
+    return ring * each > experts ? ring : experts / each;
 }
 
 /* The share of each process, then the sum of all. */
@@ -189,7 +191,7 @@ static cup_status evaluate_share(evaluation *e, cup_comm *comm, int64_t batch, d
     cup_context *c = e->model->context;
     int64_t begin, end;
     double sum;
-    int together = cup__evaluated_together(e->model), groups = cup_comm_count(comm) / together;
+    int together = e->together, groups = cup_comm_count(comm) / together;
     cup__evaluated_share(comm, together, e->texts, &begin, &end);
     /* Parameters that come to all at a call come to those who have a batch less, too. */
     int64_t most = e->texts / groups + (e->texts % groups > 0);
@@ -229,8 +231,14 @@ cup_status cup__gpt_evaluate(cup_gpt *m, const cup_data *data, cup_split split, 
     evaluation e = {.model = m, .data = data, .split = split, .pipe = pipe};
     e.ring = cup_parameters_ring_comm(m->parameters);
     cup_comm *experts = cup_parameters_experts_comm(m->parameters);
-    if (!comm)
-        comm = cup_comm_count(e.ring) > cup_comm_count(experts) ? e.ring : experts;
+    e.together = cup__evaluated_together(m);
+    if (!comm) {
+        /* Parts of a model have all texts, and the same loss. */
+        bool parts = cup_parameters_comm(m->parameters) != NULL;
+        bool ring = parts || cup_comm_count(e.ring) > cup_comm_count(experts);
+        comm = ring ? e.ring : experts;
+        e.together = cup_comm_count(comm);
+    }
     e.windows = cup_data_windows(data, split, m->config.context);
     e.texts = cup__evaluated_texts(data, split, m->config.context, texts);
     *loss = NAN;

@@ -26,8 +26,15 @@ static double inside_experts(const cup_gpt_config *g)
     return matrices * (double)(g->layers * g->experts) * (double)g->width * (double)g->hidden;
 }
 
-/* Rows that go through experts of a process for each token: those of the token, or as many as there
- * is room for where others send theirs. */
+/* Copies of a model, or of its stage, that share out the experts. */
+static int64_t sharing_experts(const cup_training *a)
+{
+    int64_t copies = a->expert / processes_of(a);
+    return copies > 1 ? copies : 1;
+}
+
+/* Rows that go through experts of a process for each token that it sends: those of the token, or as
+ * many as there is room for where others send theirs. */
 static double rows_of_token(const cup_training *a)
 {
     const cup_gpt_config *g = &a->model;
@@ -41,15 +48,14 @@ static double rows_of_token(const cup_training *a)
 /* The numbers of its experts that a process learns. */
 static double learned_experts(const cup_training *a)
 {
-    double all = inside_experts(&a->model) / (a->expert > 1 ? (double)a->expert : 1);
-    all /= processes_of(a);
+    double all = inside_experts(&a->model) / (double)(sharing_experts(a) * processes_of(a));
     return a->lora_rank ? 0 : all * (double)cup__training_blocks(a) / (double)a->model.layers;
 }
 
 /* Those who share out the states of what this process has: of experts, who have the same ones. */
 static int64_t owners_of(const cup_training *a, bool experts)
 {
-    int64_t each = processes_of(a) * stages_of(a) * (experts && a->expert > 1 ? a->expert : 1);
+    int64_t each = processes_of(a) * stages_of(a) * (experts ? sharing_experts(a) : 1);
     int64_t owners = cup_comm_count(a->optimizer.split) / each;
     return owners > 1 ? owners : 1;
 }
@@ -60,8 +66,7 @@ static double numbers_here(const cup_training *a)
     const cup_gpt_config *g = &a->model;
     double inside = (double)cup_gpt_parameter_count(g, false);
     double outside = (double)cup_gpt_parameter_count(g, true) - inside;
-    if (a->expert > 1)
-        inside -= inside_experts(g) * (1 - 1 / (double)a->expert);
+    inside -= inside_experts(g) * (1 - 1 / (double)sharing_experts(a));
     inside *= (double)cup__training_blocks(a) / (double)g->layers;
     return (outside + inside) / processes_of(a);
 }
@@ -141,8 +146,9 @@ static double kept_bytes(const cup_training *a)
     double qkv = (double)(cup__gpt_parts(g) * cup__gpt_head_size(g));
     double rows = g->experts > 0 ? rows_of_token(a) : 1;
     double inside = rows * (g->mlp == CUP_MLP_KIND_SWIGLU ? 3 : 2) * hidden;
-    /* Rows that go to experts, their results and these in order are there beside. */
-    double beside = g->experts > 0 ? 4 * rows * width : 0;
+    /* Rows that go to experts, their results and these in order are there beside: all where each
+     * process has a part of the experts, or a part of them. */
+    double beside = g->experts > 0 ? 4 * rows * width / (a->expert > 1 ? processes : 1) : 0;
     double shared = heads + (g->qk_norm ? 2 : 1) * qkv + inside;
     double block = 5 * width + beside + shared / processes;
     double layers = (double)cup__training_blocks(a);
@@ -227,7 +233,7 @@ cup_status cup__training_fits(cup_context *c, const cup_training *a)
     CUP_TRY(cup__gpt_fits(c, &a->model, each,
                           adapted ? "weights" : "weights, gradients and optimizer",
                           processes_of(a) * (int)stages_of(a),
-                          a->expert > 1 ? (int)a->expert : 1));
+                          (int)sharing_experts(a)));
     if (gpu)
         return a->optimizer.offload && !cup__device_is_dry(c->device) ? states_fit(c, a) : CUP_OK;
     cup__room room;

@@ -123,7 +123,7 @@ cup_loop *cup__loop_begin(cup_context *c, const cup_loop_calls *calls,
                           const cup_loop_options *options, const cup__loop_checkpoints *own,
                           const cup__loop_sharers *sharers)
 {
-    cup_comm *parts = sharers->among ? sharers->among : sharers->experts;
+    cup_comm *parts = sharers->experts ? sharers->experts : sharers->among;
     cup_loop *l = cup__calloc(1, sizeof *l);
     char *kind = cup__strdup(options->kind ? options->kind : "model");
     char *folder = options->folder ? cup__strdup(options->folder) : NULL;

@@ -57,9 +57,9 @@ struct cup_loop {
     /* Of those, the processes that have the parts of one model with this one, or NULL: it has the
      * whole; and those that have the same part, of which each has its share of the batches. */
     cup_comm *among, *copies;
-    /* Of the copies, the processes that have the parts of the experts with this one, or NULL. */
-    cup_comm *experts;
-    cup_comm *alike; /* those that have the parts of this one: the copies, or fewer of them */
+    /* Of those who have the same stage, the processes that have the parts of the experts with this
+     * one, or NULL; and those that have the same experts. */
+    cup_comm *experts, *alike;
     /* Where processes have stages of one model: those of this one's, those that have the same
      * stage, and the fewest that have all of the model together; else NULL, `comm` and `among`. */
     cup_comm *pipe, *peers, *model;

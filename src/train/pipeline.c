@@ -267,9 +267,9 @@ static cup_status count_norm(cup_loop *l)
     if (!counted)
         return cup__fail(&l->c->error, CUP_MEMORY, "out of host memory for an optimizer");
     bool owned = cup__split_stage(o) > 1; /* each gradient is on one process of a stage */
-    bool speaks = cup_comm_rank(cup__parameters_sharers(l->list)) == 0;
+    int rank = cup_comm_rank(l->experts ? l->experts : l->among);
     for (int i = 0; i < o->count; i++)
-        counted[i] = owned || (o->divided && o->divided[i]) || speaks;
+        counted[i] = owned || rank < cup_comm_count(o->divided ? o->divided[i] : NULL);
     bool first = !(s->sharing & (((uint64_t)1 << s->at) - 1));
     for (int i = 0; i < s->shared_count && !first; i++)
         counted[s->shared[i]] = false;

@@ -85,24 +85,25 @@ static cup_status check_pipe(const cup_loop *l)
     return CUP_OK;
 }
 
-/* Copies, of a stage where there are some, stand in groups that have all experts each. */
+/* Those who have a stage, or all, stand in groups that have all experts each. */
 static cup_status group_experts(cup_loop *l)
 {
     int64_t part = cup_comm_rank(l->experts), each = cup_comm_count(l->experts);
-    int64_t stage = cup_comm_rank(l->pipe), copy = cup_comm_rank(l->copies);
+    int64_t stage = cup_comm_rank(l->pipe);
     l->owns_alike = true;
     l->alike = cup_comm_split_new(l->comm, (int)(stage * each + part));
     CUP_TRY(l->c->error.status);
     int64_t group = cup_comm_rank(l->alike);
     cup_status status = agree_on(l, l->experts, (int64_t[]){group, stage}, 2);
     CUP_TRY(l->c->error.status);
-    if (status == CUP_OK && cup_comm_count(l->alike) * each == cup_comm_count(l->copies) &&
-        copy == group * each + part)
+    if (status == CUP_OK && cup_comm_count(l->alike) * each == cup_comm_count(l->peers) &&
+        cup_comm_rank(l->peers) == group * each + part && each % cup_comm_count(l->among) == 0)
         return CUP_OK;
     return cup__fail(&l->c->error, CUP_ARGUMENT,
                      "training: %d processes%s are not alike groups of %lld that share out "
-                     "experts; make each of as many %s that follow each other",
-                     cup_comm_count(l->copies), l->pipe ? " of a stage" : "", (long long)each,
+                     "experts; make each of as many %s that follow each other, a multiple of those "
+                     "that share out a model",
+                     cup_comm_count(l->peers), l->pipe ? " of a stage" : "", (long long)each,
                      l->pipe ? "of them" : "ranks");
 }
 
@@ -113,11 +114,10 @@ static cup_status group_parts(cup_loop *l)
     l->owns_copies = true;
     l->copies = cup_comm_split_new(l->comm, stage * cup_comm_count(l->among) + part);
     if (l->pipe) {
+        int copies = cup_comm_count(l->experts) / cup_comm_count(l->among);
         l->peers = cup_comm_split_new(l->comm, stage);
-        l->model = cup_comm_split_new(l->comm,
-                                      cup_comm_rank(l->copies) / cup_comm_count(l->experts));
+        l->model = cup_comm_split_new(l->comm, cup_comm_rank(l->copies) / (copies ? copies : 1));
     }
-    l->alike = l->copies;
     CUP_TRY(l->c->error.status);
     /* A stage's states are shared out among those that have it. */
     if (l->pipe && l->options.optimizer.split)
@@ -127,7 +127,7 @@ static cup_status group_parts(cup_loop *l)
 
 cup_status cup__loop_group(cup_loop *l)
 {
-    l->copies = l->peers = l->alike = l->comm;
+    l->copies = l->peers = l->comm;
     l->model = l->among;
     if (l->pipe)
         CUP_TRY(check_pipe(l));
@@ -202,14 +202,36 @@ static cup_status spread_split(cup_loop *l, bool resumed)
     return status;
 }
 
-/* Tensors of which this process has a part, or the whole, from where there is `room` on. */
-static int choose(const cup_loop *l, const cup_named *list, int64_t count, bool states, bool parts,
-                  cup_tensor **room)
+/* Of what all have, and of parts: who shares it out, NULL being nobody, and who has the same. */
+typedef struct kind {
+    cup_comm *sharers, *same;
+} kind;
+#define KINDS 3
+
+static int kinds_of(const cup_loop *l, kind out[KINDS])
+{
+    int count = 0;
+    out[count++] = (kind){NULL, l->peers};
+    if (l->among)
+        out[count++] = (kind){l->among, l->copies};
+    if (l->experts && l->experts != l->among)
+        out[count++] = (kind){l->experts, l->alike};
+    return count;
+}
+
+static bool is_of(const cup_loop *l, const kind *k, const char *name, bool states)
+{
+    const cup__portion *part = cup__loop_part(l, name, states);
+    return (part ? part->comm : NULL) == k->sharers;
+}
+
+/* Tensors of a kind, from where there is `room` on. */
+static int choose(const cup_loop *l, const cup_named *list, int64_t count, bool states,
+                  const kind *k, cup_tensor **room)
 {
     int found = 0;
     for (int64_t i = 0; i < count; i++)
-        if (parts == (cup__loop_part(l, list[i].name, states) != NULL) &&
-            !cup__split_shared_out(list[i].tensor))
+        if (is_of(l, k, list[i].name, states) && !cup__split_shared_out(list[i].tensor))
             room[found++] = list[i].tensor;
     return found;
 }
@@ -227,19 +249,18 @@ static cup_status spread_tensors(cup_loop *l, bool resumed)
     cup_tensor **room = cup__calloc((size_t)(weights + states), sizeof *room);
     if (!room)
         return cup__fail(&l->c->error, CUP_MEMORY, "out of host memory for the tensors of a run");
-    int found = choose(l, weight, weights, false, false, room);
-    found += choose(l, state, states, true, false, room + found);
-    cup_status status = cup_comm_broadcast(l->peers, room, found, 0);
-    bool parts = l->among || l->experts;
-    if (status == CUP_OK && parts && resumed) {
-        status = cup__loop_deal(l);
-    } else if (status == CUP_OK && parts) {
-        /* Those who have the same part get that of the first of them. */
-        found = choose(l, weight, weights, false, true, room);
-        found += choose(l, state, states, true, true, room + found);
-        status = cup_comm_broadcast(l->alike, room, found, 0);
+    kind kinds[KINDS];
+    int count = kinds_of(l, kinds);
+    cup_status status = CUP_OK;
+    /* Those who have the same part get that of the first of them, or of the checkpoint. */
+    for (int i = 0; i < count && status == CUP_OK && !(i && resumed); i++) {
+        int found = choose(l, weight, weights, false, &kinds[i], room);
+        found += choose(l, state, states, true, &kinds[i], room + found);
+        status = cup_comm_broadcast(kinds[i].same, room, found, 0);
     }
     cup__free(room);
+    if (status == CUP_OK && count > 1 && resumed)
+        status = cup__loop_deal(l);
     return status == CUP_OK ? cup__pipeline_spread(l) : status;
 }
 
@@ -270,11 +291,13 @@ cup_status cup__loop_spread(cup_loop *l)
  * brings what the loss owes to its own copy of it. */
 static cup_status reduce_parts(cup_loop *l)
 {
-    int count;
-    cup_tensor *const *list = cup__optimizer_gradients_of(l->optimizer, false, &count);
-    CUP_TRY(cup_comm_all_reduce(l->peers, list, count, CUP_COMBINE_SUM));
-    list = cup__optimizer_gradients_of(l->optimizer, true, &count);
-    CUP_TRY(cup_comm_all_reduce(l->alike, list, count, CUP_COMBINE_SUM));
+    kind kinds[KINDS];
+    int all = kinds_of(l, kinds), count;
+    for (int i = 0; i < all; i++) {
+        cup_tensor *const *list =
+            cup__optimizer_gradients_of(l->optimizer, kinds[i].sharers, &count);
+        CUP_TRY(cup_comm_all_reduce(kinds[i].same, list, count, CUP_COMBINE_SUM));
+    }
     return cup__pipeline_reduce(l);
 }
 
@@ -339,28 +362,25 @@ cup_status cup__loop_agree(cup_loop *l)
     return cup__fail(&l->c->error, CUP_INTERRUPTED, "stopped, as was asked for");
 }
 
-/* What is compared: all that is trained and whole, or a part, or of several stages. */
-typedef enum weights { WHOLE, PART, SHARED } weights;
-
-static int64_t choose_weights(cup_loop *l, weights which, const cup_named *named, int64_t count,
+/* All of a kind that is trained; NULL: what several stages have. */
+static int64_t choose_weights(cup_loop *l, const kind *k, const cup_named *named, int64_t count,
                               cup_tensor **all)
 {
     const cup__pipeline *s = l->pipeline;
     int64_t found = 0;
-    for (int i = 0; which == SHARED && i < s->shared_count; i++)
+    for (int i = 0; !k && i < s->shared_count; i++)
         if (!cup__split_shared_out(l->optimizer->parameters[s->shared[i]]))
             all[found++] = l->optimizer->parameters[s->shared[i]];
-    for (int64_t i = 0; which != SHARED && i < count; i++) {
+    for (int64_t i = 0; k && i < count; i++) {
         cup_tensor *t = named[i].tensor;
-        bool part = cup__loop_part(l, named[i].name, false) != NULL;
         bool everywhere = !cup__split_shared_out(t);
-        if (t->is_parameter && t->contiguous && everywhere && part == (which == PART))
+        if (t->is_parameter && t->contiguous && everywhere && is_of(l, k, named[i].name, false))
             all[found++] = t;
     }
     return found;
 }
 
-static cup_status hash_weights(cup_loop *l, weights which, uint64_t *out)
+static cup_status hash_weights(cup_loop *l, const kind *k, uint64_t *out)
 {
     int64_t count;
     const cup_named *named = cup_parameters_named(l->list, &count);
@@ -368,7 +388,7 @@ static cup_status hash_weights(cup_loop *l, weights which, uint64_t *out)
     cup_tensor **all = cup__calloc((size_t)count + 1, sizeof *all);
     if (!all)
         return cup__fail(&l->c->error, CUP_MEMORY, "out of host memory for a list of tensors");
-    count = choose_weights(l, which, named, count, all);
+    count = choose_weights(l, k, named, count, all);
     cup_status status = cup__tensors_hash(l->c, all, count, out);
     cup__free(all);
     return status;
@@ -408,11 +428,11 @@ static cup_status name_others(cup_loop *l, cup_comm *comm, const int64_t *hashes
     return status;
 }
 
-static cup_status compare(cup_loop *l, cup_comm *comm, weights which)
+static cup_status compare(cup_loop *l, cup_comm *comm, const kind *k)
 {
     uint64_t own = 0;
     int count = cup_comm_count(comm);
-    CUP_TRY(hash_weights(l, which, &own));
+    CUP_TRY(hash_weights(l, k, &own));
     int64_t *all = cup__calloc((size_t)count, sizeof *all), mine = (int64_t)own;
     if (!all)
         return cup__fail(&l->c->error, CUP_MEMORY, "out of host memory for what hosts agree on");
@@ -428,9 +448,10 @@ cup_status cup__loop_compare(cup_loop *l)
 {
     if (!l->comm)
         return CUP_OK;
-    CUP_TRY(compare(l, l->peers, WHOLE));
-    if (l->among || l->experts)
-        CUP_TRY(compare(l, l->alike, PART));
+    kind kinds[KINDS];
+    int count = kinds_of(l, kinds);
+    for (int i = 0; i < count; i++)
+        CUP_TRY(compare(l, kinds[i].same, &kinds[i]));
     bool shares = l->pipeline && l->pipeline->sharers;
-    return shares ? compare(l, l->pipeline->sharers, SHARED) : CUP_OK;
+    return shares ? compare(l, l->pipeline->sharers, NULL) : CUP_OK;
 }

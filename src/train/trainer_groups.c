@@ -73,31 +73,29 @@ static cup_status make_ring(cup_context *c, cup_trainer *t, int64_t each)
     return c->error.status;
 }
 
-/* Makes groups of processes that have batches of their own and share out the experts of their
- * stage: its copies, `stages` ranks apart. */
+/* Makes groups of processes that share out the experts of their stage: of those who have it so many
+ * as follow each other, each with batches of its own, or some with the same as they share out a
+ * model. */
 static cup_status make_experts(cup_context *c, cup_trainer *t)
 {
     const cup_training *a = &t->training;
     int64_t each = a->expert > 0 ? a->expert : 1, ring = cup_comm_count(t->ring);
-    if (each > 1 && t->among)
-        return cup__fail(&c->error, CUP_UNSUPPORTED,
-                         "training: experts that processes share out go with copies of all else; "
-                         "leave out parts of the model, which are parts of each expert, too, and "
-                         "share out experts among more processes");
-    if (a->expert < 0 || t->groups % each)
+    int64_t tensor = cup_comm_count(t->among), all = t->groups * tensor, copies = each / tensor;
+    if (a->expert < 0 || all % each || (each > 1 && each % tensor))
         return cup__fail(&c->error, CUP_ARGUMENT,
                          "training: %lld processes%s are no groups of %lld that share out experts; "
-                         "start a multiple of them",
-                         (long long)t->groups, t->pipe ? " of each stage" : "",
-                         (long long)a->expert);
-    if (each > 1 && each % ring && ring % each)
+                         "start a multiple of them%s",
+                         (long long)all, t->pipe ? " of each stage" : "", (long long)a->expert,
+                         t->among ? ", which is one of those that share out a model, too" : "");
+    if (each > 1 && copies % ring && ring % copies)
         return cup__fail(&c->error, CUP_ARGUMENT,
-                         "training: of %lld processes that share out experts and %lld with parts "
-                         "of each text one number must divide the other; change it",
-                         (long long)each, (long long)ring);
-    int64_t stage = cup_comm_rank(a->comm) % t->stages;
+                         "training: of %lld copies that share out experts and %lld with parts of "
+                         "each text one number must divide the other; change it",
+                         (long long)copies, (long long)ring);
+    int64_t stage = cup_comm_rank(a->comm) / tensor % t->stages;
+    int64_t at = t->group * tensor + cup_comm_rank(t->among);
     if (each > 1)
-        t->experts = cup_comm_split_new(a->comm, (int)(t->group / each * t->stages + stage));
+        t->experts = cup_comm_split_new(a->comm, (int)(at / each * t->stages + stage));
     return c->error.status;
 }
 

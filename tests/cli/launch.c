@@ -245,7 +245,7 @@ TEST(launch_train_shares_out_experts)
         {"--processes 2 --parallel ep=2 --experts 3", "3 experts in a block cannot be shared out"},
         {"--processes 2 --parallel tp=2 --experts 2 --mlp swiglu --hidden 33",
          "33 rows cannot be shared out equally to 2 processes"},
-        {"--processes 4 --parallel tp=2,ep=2 --experts 2", "a part of every expert; leave one of"},
+        {"--processes 4 --parallel tp=4,ep=2 --experts 2", "of tp a multiple, and ep by tp of cp"},
         {"--processes 2 --parallel ep=4", "experts among dp times cp processes"}};
     const char *folder = work_folder();
     const char *flat = "--layers 2 --warmup 5 --decline constant --accumulate 4 --experts 4";
@@ -263,6 +263,10 @@ TEST(launch_train_shares_out_experts)
                                   "dp=2,pp=2,ep=2 --zero 1 --out four");
     EXPECT_INT(train(folder, words), 0);
     EXPECT_CONTAINS(out, "2 stages by 1 parts; experts in 2 parts");
+    snprintf(words, sizeof words, "--layers 2 --steps 28 --resume --processes 4 --parallel "
+                                  "dp=2,tp=2,ep=4 --zero 1 --sequence-parallel --out four");
+    EXPECT_INT(train(folder, words), 0);
+    EXPECT_CONTAINS(out, "1 stages by 2 parts; experts in 4 parts");
     snprintf(words, sizeof words, "--layers 2 --steps 30 --resume --processes 4 --parallel "
                                   "dp=2,tp=2 --zero 2 --out four");
     EXPECT_INT(train(folder, words), 0);

@@ -1,40 +1,31 @@
 /* Layers of experts, against a plain computation of each row, and their gradients. */
+#include "nn/experts_trials.h"
+
 #include <math.h>
 #include <string.h>
 
 #include "base/memory.h"
-#include "comm/together.h"
 #include "cupola/cupola.h"
 #include "test.h"
 
-enum { ROWS = 14, WIDTH = 6, HIDDEN = 8, EXPERTS = 4 };
+const trial trials[TRIALS] = {{1, false, false, 0}, {2, false, false, 0}, {2, true, true, 0},
+                              {4, true, false, 0},  {1, true, false, 1},  {2, false, false, 0.6},
+                              {3, false, true, 1.1}};
 
-/* A layer, how it is called, and what a plain computation has made of it. */
-typedef struct trial {
-    int64_t each;
-    bool gated, unscaled;
-    double capacity;
-} trial;
-
-static const trial trials[] = {{1, false, false, 0}, {2, false, false, 0}, {2, true, true, 0},
-                               {4, true, false, 0},  {1, true, false, 1},  {2, false, false, 0.6},
-                               {3, false, true, 1.1}};
-#define TRIALS ((int)(sizeof trials / sizeof *trials))
-
-static double wave(int i, double step)
+double trial_wave(int i, double step)
 {
     return sin(1 + step * i);
 }
 
-static cup_tensor *input(cup_context *c, double step)
+cup_tensor *trial_rows(cup_context *c, double step)
 {
     double x[ROWS * WIDTH];
     for (int i = 0; i < ROWS * WIDTH; i++)
-        x[i] = wave(i, step);
+        x[i] = trial_wave(i, step);
     return cup_tensor_from(c, CUP_F64, 3, (int64_t[]){2, ROWS / 2, WIDTH}, x);
 }
 
-static void make(cup_experts_layer *l, cup_parameters *list, const trial *t)
+void trial_layer(cup_experts_layer *l, cup_parameters *list, const trial *t)
 {
     cup_experts_layer_new(l, list, "moe", WIDTH, HIDDEN, EXPERTS, t->each,
                           CUP_OPTIONS(cup_experts_layer_options, .unscaled = t->unscaled,
@@ -131,8 +122,8 @@ TEST(experts_are_what_each_row_makes)
         cup_context *c = cup_context_new(CUP_OPTIONS(cup_options, .device = "cpu", .seed = 5));
         cup_parameters *list = cup_parameters_new(c, CUP_F64);
         cup_experts_layer l;
-        make(&l, list, &trials[i]);
-        cup_tensor *x = input(c, 0.7), *cost, *y = cup_experts_layer_pass(&l, x, &cost);
+        trial_layer(&l, list, &trials[i]);
+        cup_tensor *x = trial_rows(c, 0.7), *cost, *y = cup_experts_layer_pass(&l, x, &cost);
         EXPECT_TEXT(cup_error_text(c), "");
         EXPECT(y && cost);
         double want[ROWS * WIDTH];
@@ -158,7 +149,7 @@ static cup_tensor *loss_of(const cup_experts_layer *l, cup_tensor *x)
 {
     cup_context *c = cup_tensor_context(x);
     cup_tensor *cost, *y = cup_experts_layer_pass(l, x, &cost);
-    y = cup_mul(c, cup_mul(c, y, y), input(c, 0.9));
+    y = cup_mul(c, cup_mul(c, y, y), trial_rows(c, 0.9));
     return cup_add(c, cup_sum(c, y, NULL, 0, false), cost);
 }
 
@@ -187,8 +178,8 @@ TEST(experts_have_the_slopes_of_differences)
         cup_context *c = cup_context_new(CUP_OPTIONS(cup_options, .device = "cpu", .seed = 5));
         cup_parameters *list = cup_parameters_new(c, CUP_F64);
         cup_experts_layer l;
-        make(&l, list, &trials[i]);
-        cup_tensor *x = cup_require_grad(input(c, 0.7));
+        trial_layer(&l, list, &trials[i]);
+        cup_tensor *x = cup_require_grad(trial_rows(c, 0.7));
         EXPECT_INT(cup_backward(c, loss_of(&l, x)), CUP_OK);
         expect_slopes(&l, x, x);
         expect_slopes(&l, x, l.router);
@@ -206,8 +197,8 @@ TEST(experts_have_second_derivatives)
     cup_context *c = cup_context_new(CUP_OPTIONS(cup_options, .device = "cpu", .seed = 5));
     cup_parameters *list = cup_parameters_new(c, CUP_F64);
     cup_experts_layer l;
-    make(&l, list, &trials[1]);
-    cup_tensor *x = cup_require_grad(input(c, 0.7)), *slope;
+    trial_layer(&l, list, &trials[1]);
+    cup_tensor *x = cup_require_grad(trial_rows(c, 0.7)), *slope;
     double *at = cup_tensor_data(l.down), ends[2];
     EXPECT_INT(cup_gradients_recorded(c, loss_of(&l, x), &x, 1, &slope), CUP_OK);
     EXPECT_INT(cup_backward(c, cup_sum(c, cup_mul(c, slope, slope), NULL, 0, false)), CUP_OK);
@@ -220,188 +211,6 @@ TEST(experts_have_second_derivatives)
     EXPECT_NEAR(want, (ends[1] - ends[0]) / (2 * step), 1e-6 * (1 + fabs(want)));
     cup_parameters_free(list);
     cup_context_free(c);
-}
-
-/* Each process has a part of the experts and its own rows, with one of each dropped or none. */
-static void share(cup_context *c, cup_comm *m, void *user)
-{
-    const trial *t = user;
-    int count = cup_comm_count(m), rank = cup_comm_rank(m), rows = ROWS / 2;
-    cup_parameters *list = cup_parameters_new(c, CUP_F64), *all = cup_parameters_new(c, CUP_F64);
-    cup_experts_layer part, whole;
-    cup_parameters_experts(list, m);
-    make(&part, list, t);
-    make(&whole, all, t);
-    cup_tensor *x = cup_slice(c, input(c, 0.7 + 0.1 * (rank / 2)), (int64_t[]){rank % 2, 0, 0}, 3,
-                              (int64_t[]){1, -1, -1}, 3);
-    cup_tensor *own = cup_require_grad(cup_copy(c, x)), *same = cup_require_grad(cup_copy(c, x));
-    cup_tensor *cost, *owed, *y = cup_experts_layer_pass(&part, own, &cost);
-    cup_tensor *z = cup_experts_layer_pass(&whole, same, &owed);
-    cup_tensor *pairs[][2] = {{y, z}, {cost, owed}, {NULL}, {NULL}, {NULL}, {NULL}};
-    cup_tensor *loss = cup_sum(c, cup_add(c, cup_mul(c, y, y), cup_mul(c, z, z)), NULL, 0, false);
-    cup_backward(c, cup_add(c, loss, cup_add(c, cost, owed)));
-    cup_grad_recording(c, false);
-    int64_t here = EXPERTS / count, starts[] = {rank * here, 0, 0}, sizes[] = {here, -1, -1};
-    pairs[2][0] = cup_grad(own), pairs[2][1] = cup_grad(same);
-    pairs[3][0] = cup_grad(part.router), pairs[3][1] = cup_grad(whole.router);
-    pairs[4][0] = cup_grad(part.up), pairs[5][0] = cup_grad(part.down);
-    pairs[4][1] = cup_slice(c, cup_comm_sum(m, cup_grad(whole.up)), starts, 3, sizes, 3);
-    pairs[5][1] = cup_slice(c, cup_comm_sum(m, cup_grad(whole.down)), starts, 3, sizes, 3);
-    for (int i = 0; i < 6; i++) {
-        cup_tensor *d = cup_sub(c, pairs[i][0], pairs[i][1]);
-        double far = d ? cup_tensor_item(cup_max(c, cup_abs(c, d), NULL, 0, false)) : NAN;
-        if (!(far < 1e-11))
-            wrong("%d rows on %d, number %d: %g away; %s", rows, count, i, far,
-                  cup_error_text(c));
-    }
-    cup_parameters_free(list);
-    cup_parameters_free(all);
-}
-
-TEST(experts_shared_out_are_those_of_one)
-{
-    for (int i = 0; i < TRIALS; i++)
-        together(2, share, (void *)(uintptr_t)&trials[i]);
-    together(4, share, (void *)(uintptr_t)&trials[2]);
-    together(4, share, (void *)(uintptr_t)&trials[5]);
-}
-
-static double distance(cup_context *c, cup_tensor *a, cup_tensor *b)
-{
-    cup_tensor *d = cup_sub(c, a, b);
-    return d ? cup_tensor_item(cup_max(c, cup_abs(c, d), NULL, 0, false)) : NAN;
-}
-
-/* The places [from, from + size) along an axis of the halves of a tensor, side by side. */
-static cup_tensor *stretches(cup_context *c, cup_tensor *t, int axis, int halves, int rank,
-                             int count)
-{
-    cup_tensor *own[2];
-    int64_t size = HIDDEN / count;
-    for (int i = 0; i < halves; i++) {
-        int64_t starts[3] = {0}, sizes[] = {-1, -1, -1};
-        starts[axis] = i * HIDDEN + rank * size;
-        sizes[axis] = size;
-        own[i] = cup_slice(c, t, starts, 3, sizes, 3);
-    }
-    return cup_concat(c, own, halves, axis);
-}
-
-/* All have the same rows and a part of each expert. The gradients are those of the sum of all
- * losses: of what all have they are that in sum. */
-static void split(cup_context *c, cup_comm *m, void *user)
-{
-    const trial *t = user;
-    int count = cup_comm_count(m), rank = cup_comm_rank(m), halves = t->gated ? 2 : 1;
-    cup_parameters *list = cup_parameters_new(c, CUP_F64), *all = cup_parameters_new(c, CUP_F64);
-    cup_experts_layer part, whole;
-    cup_parameters_among(list, m);
-    make(&part, list, t);
-    make(&whole, all, t);
-    cup_tensor *own = cup_require_grad(cup_copy(c, input(c, 0.7)));
-    cup_tensor *same = cup_require_grad(cup_copy(c, input(c, 0.7)));
-    cup_tensor *cost, *owed, *y = cup_experts_layer_pass(&part, own, &cost);
-    cup_tensor *z = cup_experts_layer_pass(&whole, same, &owed);
-    cup_tensor *loss = cup_sum(c, cup_add(c, cup_mul(c, y, y), cup_mul(c, z, z)), NULL, 0, false);
-    cup_backward(c, cup_add(c, loss, cup_add(c, cost, owed)));
-    cup_grad_recording(c, false);
-    cup_tensor *pairs[][2] = {
-        {y, z},
-        {cost, owed},
-        {cup_comm_mean(m, cup_grad(own)), cup_grad(same)},
-        {cup_comm_mean(m, cup_grad(part.router)), cup_grad(whole.router)},
-        {cup_scale(c, cup_grad(part.up), 1.0 / count),
-         stretches(c, cup_grad(whole.up), 1, halves, rank, count)},
-        {cup_scale(c, cup_grad(part.down), 1.0 / count),
-         stretches(c, cup_grad(whole.down), 2, 1, rank, count)},
-        {part.up, stretches(c, whole.up, 1, halves, rank, count)},
-        {part.down, stretches(c, whole.down, 2, 1, rank, count)}};
-    for (int i = 0; i < 8; i++)
-        if (!(distance(c, pairs[i][0], pairs[i][1]) < 1e-11))
-            wrong("parts of %d, number %d: %g away; %s", count, i,
-                  distance(c, pairs[i][0], pairs[i][1]), cup_error_text(c));
-    cup_parameters_free(list);
-    cup_parameters_free(all);
-}
-
-TEST(experts_in_parts_are_those_of_one)
-{
-    for (int i = 0; i < TRIALS; i++)
-        together(2, split, (void *)(uintptr_t)&trials[i]);
-    together(4, split, (void *)(uintptr_t)&trials[2]);
-}
-
-/* Experts of which two and two are nearly as probable, and a process that rounds otherwise: all go
- * by the first. */
-static void choose_nearly(cup_context *c, cup_comm *m, void *user)
-{
-    const trial t = {.each = 2};
-    double router[EXPERTS * WIDTH];
-    cup_parameters *list = cup_parameters_new(c, CUP_F64), *all = cup_parameters_new(c, CUP_F64);
-    cup_experts_layer part, whole;
-    (void)user;
-    cup_parameters_among(list, m);
-    make(&part, list, &t);
-    make(&whole, all, &t);
-    for (int i = 0; i < EXPERTS * WIDTH; i++)
-        router[i] = wave(i % WIDTH, 0.3) + 1e-13 * wave(i, cup_comm_rank(m) ? 2.1 : 0.7);
-    cup_tensor_write(part.router, router, sizeof router);
-    for (int i = 0; i < EXPERTS * WIDTH; i++)
-        router[i] = wave(i % WIDTH, 0.3) + 1e-13 * wave(i, 0.7);
-    cup_tensor_write(whole.router, router, sizeof router);
-    cup_tensor *x = input(c, 0.7), *y = cup_experts_layer_call(&part, x);
-    double far = distance(c, y, cup_experts_layer_call(&whole, x));
-    if (!(far < 1e-11))
-        wrong("parts of other experts: %g away; %s", far, cup_error_text(c));
-    cup_parameters_free(list);
-    cup_parameters_free(all);
-}
-
-TEST(experts_in_parts_are_chosen_by_one)
-{
-    together(2, choose_nearly, NULL);
-}
-
-static void refuse_shared(cup_context *c, cup_comm *m, void *user)
-{
-    cup_parameters *list = cup_parameters_new(c, CUP_F32);
-    cup_experts_layer l;
-    (void)user;
-    cup_parameters_experts(list, m);
-    if (cup_parameters_experts_comm(list) != m || cup_parameters_comm(list))
-        wrong("the list has other communicators");
-    if (cup_parameters_among(list, m) != CUP_UNSUPPORTED)
-        wrong("a list was shared out twice");
-    cup_error_clear(c);
-    cup_experts_layer_new(&l, list, "moe", 4, 4, 3, 1, NULL);
-    if (!strstr(cup_error_text(c), "3 experts cannot be shared out equally to 2 processes"))
-        wrong("not refused: %s", cup_error_text(c));
-    cup_error_clear(c);
-    cup_parameter_new(list, "own", 1, (int64_t[]){3},
-                      CUP_OPTIONS(cup_parameter_options, .part = CUP_PART_EXPERTS));
-    if (!strstr(cup_error_text(c), "own: 3 rows cannot be shared out equally to 2 processes"))
-        wrong("not refused: %s", cup_error_text(c));
-    cup_error_clear(c);
-    cup_experts_layer_new(&l, list, "other", 4, 4, 2, 1, NULL);
-    if (cup_parameters_experts(list, NULL) != CUP_STATE)
-        wrong("shared out behind what was made");
-    cup_error_clear(c);
-    if (cup_parameters_save(list, "nowhere") != CUP_UNSUPPORTED)
-        wrong("a part was saved");
-    cup_error_clear(c);
-    cup_parameters_free(list);
-    list = cup_parameters_new(c, CUP_F32);
-    cup_parameters_among(list, m);
-    cup_experts_layer_new(&l, list, "moe", 4, 5, 3, 1, NULL);
-    if (!strstr(cup_error_text(c), "moe.up: 5 rows cannot be shared out equally to 2 processes"))
-        wrong("not refused: %s", cup_error_text(c));
-    cup_error_clear(c);
-    cup_parameters_free(list);
-}
-
-TEST(experts_that_cannot_be_shared_are_refused)
-{
-    together(2, refuse_shared, NULL);
 }
 
 TEST(experts_say_what_is_wrong)
@@ -443,8 +252,8 @@ static void compare_places(cup_dtype dtype, const trial *t, double most)
     for (int i = 0; i < 2; i++) {
         cup_parameters *list = cup_parameters_new(c[i], dtype);
         cup_experts_layer l;
-        make(&l, list, t);
-        cup_tensor *x = cup_require_grad(cup_cast(c[i], input(c[i], 0.7), dtype)), *cost;
+        trial_layer(&l, list, t);
+        cup_tensor *x = cup_require_grad(cup_cast(c[i], trial_rows(c[i], 0.7), dtype)), *cost;
         cup_tensor *y = cup_experts_layer_pass(&l, x, &cost);
         cup_tensor *sum = cup_sum(c[i], cup_cast(c[i], cup_mul(c[i], y, y), CUP_F32), NULL, 0,
                                   false);
@@ -477,11 +286,11 @@ TEST(experts_without_memory)
     cup_context *c = cup_context_new(CUP_OPTIONS(cup_options, .device = "cpu", .seed = 5));
     bool done = false;
     for (long n = 1; !done; n += n < 40 ? 1 : 17) {
-        cup_tensor *x = input(c, 0.7), *cost = NULL, *y = NULL;
+        cup_tensor *x = trial_rows(c, 0.7), *cost = NULL, *y = NULL;
         cup_experts_layer l;
         cup__memory_fail_at(n, false);
         cup_parameters *list = cup_parameters_new(c, CUP_F64);
-        make(&l, list, &trials[5]);
+        trial_layer(&l, list, &trials[5]);
         if (list)
             y = cup_experts_layer_pass(&l, x, &cost);
         if (y)

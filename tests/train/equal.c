@@ -77,13 +77,15 @@ const equal_way equal_ways[] = {
     {.count = 8, .expert = 4, .ring = 2},
     /* Of stages, too. */
     {.count = 4, .expert = 2, .stages = 2},
-    {.count = 8, .expert = 4, .stages = 2},
     {.count = 8, .expert = 2, .stages = 2, .zero = 2},
+    /* Of parts of a model, too. */
+    {.count = 2, .expert = 2, .tensor = 2},
+    {.count = 4, .expert = 4, .tensor = 2, .sequence = true, .zero = 2},
+    {.count = 8, .expert = 4, .tensor = 2, .stages = 2},
     /* And in parts of each. */
     {.count = 2, .expert = 1, .tensor = 2},
     {.count = 4, .expert = 1, .tensor = 2, .sequence = true, .zero = 1},
     {.count = 4, .expert = 1, .tensor = 2, .stages = 2},
-    {.count = 4, .expert = 1, .tensor = 4},
 };
 
 const int equal_way_count = sizeof equal_ways / sizeof *equal_ways;

@@ -208,6 +208,32 @@ TEST(parallel_stages_of_experts_are_the_run_of_one)
     together(3, run_beside_one, &(parts){.experts = 2, .stages = 3, .capacity = 1.25});
 }
 
+/* Those who share out a model have some experts each, and send a part of their tokens to all. */
+TEST(parallel_experts_beside_parts_of_a_model)
+{
+    together(2, run_beside_one, &(parts){.experts = 4, .expert = 2, .tensor = 2, .dropout = 0.2});
+    together(4, run_beside_one,
+             &(parts){.experts = 4, .expert = 4, .tensor = 2, .gated = true, .capacity = 1.25});
+    together(4, run_beside_one,
+             &(parts){.experts = 4, .expert = 2, .tensor = 2, .gated = true, .sequence = true});
+    together(8, run_beside_one,
+             &(parts){.experts = 4, .expert = 4, .tensor = 2, .stages = 2, .gated = true});
+    together(8, run_beside_one,
+             &(parts){.experts = 4, .expert = 4, .tensor = 2, .ring = 2, .dropout = 0.2});
+}
+
+/* Who has a part owns some of it, and who has an expert some of these. */
+TEST(parallel_experts_beside_parts_with_split_states)
+{
+    together(4, run_beside_one, &(parts){.experts = 4, .expert = 2, .tensor = 2, .zero = 1});
+    together(4, run_beside_one,
+             &(parts){.experts = 4, .expert = 4, .tensor = 2, .zero = 2, .gated = true});
+    together(8, run_beside_one,
+             &(parts){.experts = 4, .expert = 4, .tensor = 2, .zero = 3, .gated = true});
+    together(8, run_beside_one,
+             &(parts){.experts = 4, .expert = 2, .tensor = 2, .stages = 2, .zero = 2});
+}
+
 /* Each stage has groups of its own that share out its experts, of copies of it. */
 TEST(parallel_experts_of_stages_are_the_run_of_one)
 {
@@ -356,7 +382,6 @@ static void refuse(cup_context *c, cup_comm *comm, void *user)
         {{.experts = 3, .expert = 2}, 4, 0, "3 experts in a block cannot be shared out equally"},
         {{.expert = 2}, 4, 0, "0 experts in a block cannot be shared out equally to 2"},
         {{.tensor = 2, .sequence = true}, 4, 0.1, "share out tokens between blocks do not know of"},
-        {{.experts = 2, .expert = 2, .tensor = 2}, 4, 0, "go with copies of all else; leave out"},
         {{.stages = 2, .blocks = few}, 4, 0, "have 2 blocks together"},
         {{.stages = 2, .blocks = none}, 4, 0, "stage 0 of 2 has 0 of the"},
         {{.stages = 2, .chunks = 3}, 4, 0, "chunk 2 of stage 0 of 2 has 0 of the 4 blocks"},

@@ -112,9 +112,11 @@ TEST(parallel_adapters_beside_experts_are_those_of_one)
     const parts all[] = {{.experts = 4, .expert = 2},
                          {.experts = 4, .expert = 2, .zero = 3, .dropout = 0.2},
                          {.experts = 4, .tensor = 2},
+                         {.experts = 4, .expert = 2, .stages = 2},
+                         {.experts = 4, .expert = 4, .tensor = 2},
                          {.experts = 4, .expert = 4, .zero = 1, .gated = true},
                          {.experts = 4, .stages = 2, .gated = true}};
-    expect_all(all, (int[]){2, 4, 2, 4, 2}, 5);
+    expect_all(all, (int[]){2, 4, 2, 4, 4, 4, 2}, 7);
 }
 
 /* That the adapters of two checkpoints are the same within rounding, and can be merged. */

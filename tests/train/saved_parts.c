@@ -185,8 +185,12 @@ TEST(saved_experts_go_on_as_any_others)
         {{.processes = 2, .tensor = 2, .background = true},
          {.processes = 2, .expert = 2},
          {.processes = 4, .tensor = 2, .stages = 2, .zero = 1},
-         {.processes = 1}}};
-    for (int i = 0; i < 3; i++) {
+         {.processes = 1}},
+        {{.processes = 4, .expert = 4, .tensor = 2, .background = true},
+         {.processes = 8, .expert = 4, .tensor = 2, .stages = 2, .zero = 1},
+         {.processes = 4, .expert = 2, .tensor = 2, .zero = 3, .background = true},
+         {.processes = 2, .expert = 2}}};
+    for (int i = 0; i < 4; i++) {
         char name[20];
         cup_training a = training_of(i == 1, 4);
         snprintf(name, sizeof name, "one%d", i);
@@ -362,13 +366,14 @@ TEST(saved_experts_by_rank_0_where_others_do_not_see_it)
 {
     static const split splits[] = {{.processes = 4, .expert = 2, .stages = 2},
                                    {.processes = 4, .tensor = 2, .stages = 2},
+                                   {.processes = 4, .expert = 4, .tensor = 2},
                                    {.processes = 4, .expert = 2, .stages = 2, .zero = 1}};
     cup_training a = training_of(true, 4);
     run_pieces(in_folder("one"), &a, NULL, &one, 1);
-    for (int i = 0; i < 3; i++) {
+    for (int i = 0; i < 4; i++) {
         piece p = {.training = a,
                    .folder = in_folder("apart"),
-                   .until = a.steps * (i + 1) / 3,
+                   .until = a.steps * (i + 1) / 4,
                    .split = splits[i]};
         EXPECT_INT(cup__folder_make(NULL, p.folder), CUP_OK);
         together(4, run_apart, &p);
@@ -425,13 +430,14 @@ TEST(saved_weights_begin_runs_of_experts)
                                    {.processes = 4, .expert = 4, .zero = 2},
                                    {.processes = 2, .tensor = 2},
                                    {.processes = 4, .tensor = 2, .stages = 2},
-                                   {.processes = 4, .expert = 2, .stages = 2}};
+                                   {.processes = 4, .expert = 2, .stages = 2},
+                                   {.processes = 4, .expert = 4, .tensor = 2}};
     cup_training a = training_of(true, 4);
     a.steps = 4;
     run_pieces(in_folder("own"), &a, NULL, splits, 1);
     publish(in_folder("own"), in_folder("published"));
-    expect_begins(&a, in_folder("own"), splits, 5);
-    expect_begins(&a, in_folder("published"), splits, 5);
+    expect_begins(&a, in_folder("own"), splits, 6);
+    expect_begins(&a, in_folder("published"), splits, 6);
 }
 
 /* In f32 that run goes on from weights in bf16. */

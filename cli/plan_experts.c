@@ -18,6 +18,12 @@ static double tokens_of(const plan_scene *s, const plan_split *split)
     return (double)(split->texts * s->training.model.context / split->ring);
 }
 
+/* Those that a process sends to experts that are shared out. */
+static double tokens_sent(const plan_scene *s, const plan_split *split)
+{
+    return tokens_of(s, split) / (double)split->tensor;
+}
+
 /* Rows that a process has room for, for each of its tokens: without a capacity as many as all
  * processes may send. */
 static double rows_of_token(const cup_gpt_config *g, const plan_split *split)
@@ -34,20 +40,29 @@ double plan_experts_away(const plan_scene *s, const plan_split *split)
     if (split->expert < 2)
         return 0;
     return (double)(matrices_of(g) * g->experts * g->width * g->hidden) *
-           (1 - 1 / (double)split->expert);
+           (1 / (double)split->tensor - 1 / (double)split->expert);
 }
 
-/* Of a block: the rows beyond those that one process has of its own, what is made of them, and
- * these in order. */
+/* What is kept of one row in a block where a process has so much of the width inside: what is made
+ * of it, and these in order. */
+static double row_kept(const plan_scene *s, int64_t hidden)
+{
+    const cup_gpt_config *g = &s->training.model;
+    return (double)(matrices_of(g) * hidden + 4 * g->width) *
+           (double)cup_dtype_size(s->training.dtype);
+}
+
+/* Of a block: what is kept of the rows of all beyond those that a process has of its own, where
+ * experts are not shared out. */
 static double more_kept(const plan_scene *s, const plan_split *split)
 {
     const cup_gpt_config *g = &s->training.model;
     plan_split alone = *split;
     alone.expert = 1;
-    double more = rows_of_token(g, split) - rows_of_token(g, &alone);
-    double row = (double)(matrices_of(g) * g->hidden + 4 * g->width);
-    return more > 0 ? more * tokens_of(s, split) * row * (double)cup_dtype_size(s->training.dtype)
-                    : 0;
+    double own = rows_of_token(g, &alone) * tokens_of(s, split);
+    double all = rows_of_token(g, split) * tokens_sent(s, split);
+    double more = all * row_kept(s, g->hidden) - own * row_kept(s, g->hidden / split->tensor);
+    return more > 0 ? more : 0;
 }
 
 double plan_experts_kept(const plan_scene *s, const plan_split *split)
@@ -72,7 +87,7 @@ double plan_experts_seconds(const plan_scene *s, const plan_split *split)
     double ways = split->recompute == CUP_RECOMPUTE_POLICY_BLOCK ? 6 : 4;
     if (split->expert < 2)
         return 0;
-    double places = rows_of_token(g, split) * tokens_of(s, split) * (double)g->width *
+    double places = rows_of_token(g, split) * tokens_sent(s, split) * (double)g->width *
                     (double)cup_dtype_size(s->training.dtype);
     double sent = places * (1 - 1 / (double)split->expert);
     double one = plan_exchange(&s->cluster, (plan_group){split->expert, split->stages}, sent);
@@ -85,7 +100,7 @@ double plan_experts_choices(const plan_scene *s, const plan_split *split)
     const cup_gpt_config *g = &s->training.model;
     double bytes = 8 * tokens_of(s, split) * (double)g->experts_each;
     bool twice = split->recompute == CUP_RECOMPUTE_POLICY_BLOCK;
-    if (!g->experts)
+    if (!g->experts || split->expert > 1)
         return 0;
     return (twice ? 2 : 1) * plan_spread(&s->cluster, (plan_group){split->tensor, 1}, bytes);
 }

@@ -99,17 +99,17 @@ static int try_chunks(search *r, plan_split split)
     return code;
 }
 
-/* Experts on all, and those of a stage shared out by so many of its copies that follow each other,
- * in a node. */
+/* Experts on all, or a part of each, and those of a stage shared out by so many who have it, and
+ * follow each other in a node. */
 static int try_experts(search *r, plan_split split)
 {
     const plan_scene *s = r->s;
-    int64_t experts = s->training.model.experts, all = split.copies * split.ring;
+    int64_t experts = s->training.model.experts;
+    int64_t all = split.copies * split.ring * split.tensor;
     int code = try_chunks(r, split);
-    if (split.tensor > 1)
-        return code;
-    for (split.expert = 2; experts % split.expert == 0 && all % split.expert == 0 &&
-                           split.expert * split.stages <= s->cluster.each && experts > 0 && !code;
+    split.expert = split.tensor > 1 ? split.tensor : 2;
+    for (; experts % split.expert == 0 && all % split.expert == 0 &&
+           split.expert * split.stages <= s->cluster.each && experts > 0 && !code;
          split.expert *= 2)
         code = try_chunks(r, split);
     return code;

@@ -205,7 +205,10 @@ double plan_share_of(const plan_scene *s, const plan_split *split)
     double width = (double)g->width;
     double embedding = (double)g->vocabulary * width;
     double mlp = (double)g->hidden * width * (g->mlp == CUP_MLP_KIND_SWIGLU ? 2 : 1);
-    mlp *= g->experts ? (double)g->experts / (split->expert > 1 ? (double)split->expert : 1) : 1;
+    if (g->experts)
+        mlp *= (double)g->experts;
+    if (split->expert > 1)
+        mlp *= (double)split->tensor / (double)split->expert;
     double qkv = width * size * (double)(g->heads + 2 * heads_of_keys(g));
     double largest = fmax(embedding, fmax(mlp, qkv));
     double least = largest * (double)split->stages / (double)cup_gpt_parameter_count(g, true);

@@ -318,6 +318,27 @@ TEST(plan_shares_out_parts_of_experts)
     cup__json_free(&json);
 }
 
+/* Those who share out a model share out whole experts, too: by two the same numbers as parts of all
+ * of them, by more fewer. */
+TEST(plan_shares_out_experts_beside_parts)
+{
+    cup__json json;
+    double needed = 1e18;
+    for (int experts = 1; experts <= 8; experts *= 2) {
+        char words[300];
+        snprintf(words, sizeof words,
+                 MIXED "--recompute none --zero 0 --capacity 1.25 --parallel dp=4,tp=2,ep=%d",
+                 experts);
+        const cup__json_node *row = splits_of(words, &json);
+        EXPECT_INT((int64_t)number(row, "ep"), experts);
+        EXPECT(held_back(row, "tensor") > 0.01);
+        EXPECT(experts > 1 ? held_back(row, "experts") > 0.01 : held_back(row, "experts") == 0);
+        EXPECT(number(row, "needed_bytes") < needed * (experts == 2 ? 1.1 : 1));
+        needed = number(row, "needed_bytes");
+        cup__json_free(&json);
+    }
+}
+
 /* Stages of two chunks wait half as long, and keep as much on the first. */
 TEST(plan_interleaves_stages)
 {
@@ -456,6 +477,7 @@ TEST(plan_refuses_what_cannot_be_shared)
         {"--interleave 2", "--interleave is of several GPUs: give --gpus"},
         {"--gpus 4 --experts 4 --parallel dp=4,ep=2 --zero 3", "not known here; --zero 2 is"},
         {"--gpus 4 --experts 3 --parallel dp=4,ep=2", "does not share out 3 experts equally"},
+        {"--gpus 4 --experts 4 --parallel tp=4,ep=2", "of tp a multiple, and ep by tp of cp"},
         {"--experts-per-token 2", "of which there are none; set experts"},
         {"--gpus 13 --nodes 1 --parallel pp=13", "pp=13 are too many stages for 12 blocks"},
         {"--gpus 4 --batch 3 --accumulate 1 --parallel dp=4", "cannot be shared equally by 4"},

@@ -13,7 +13,8 @@ static double least_needed(const plan_scene *s, const plan_split *split, const p
 {
     double share = plan_share_of(s, split);
     int64_t ahead = split->batches < split->stages ? split->batches : split->stages;
-    return plan_of_stage(s, split, p->weights) * (split->zero > 2 ? share : 1) +
+    bool away = split->zero > 2 && !s->training.lora_rank;
+    return plan_of_stage(s, split, p->weights) * (away ? share : 1) +
            plan_of_stage(s, split, p->states) * (split->zero > 0 ? share : 1) +
            (double)(ahead * plan_blocks_of(s, split)) * p->kept.block;
 }
@@ -117,13 +118,15 @@ int plan_memory(plan_scene *s, plan_split *split)
     double last = needed + (last_ahead(split) - 1) * (double)blocks * p.kept.block;
     needed = split->stages > 1 ? fmax(first, last) : needed;
     /* What all keep of these goes, less what of experts was taken off already. */
-    double rest = 1 - share - away_of(s, split, &plan);
+    bool adapted = s->training.lora_rank > 0; /* beside weights that all keep */
+    double rest = 1 - share - (adapted ? 0 : away_of(s, split, &plan));
+    double learned = (double)(adapted ? plan.gradient_bytes : plan.weight_bytes);
     if (split->zero > 0)
         needed -= rest * (double)plan.optimizer_bytes;
     if (split->zero > 1 && split->stages == 1)
         needed -= rest * (double)plan.gradient_bytes;
     if (split->zero > 2)
-        needed -= fmax(0, (1 - share) * (double)plan.weight_bytes - 2 * p.weights.block);
+        needed -= fmax(0, (1 - share) * learned - (adapted ? 0 : 2 * p.weights.block));
     split->needed = needed;
     split->fits = needed <= room;
     return CLI_OK;

@@ -74,7 +74,7 @@ static int try_batches(search *r, plan_split split)
 /* All stages of ZeRO where there are copies, as training takes them. */
 static int try_split(search *r, plan_split split)
 {
-    bool may = split.copies * split.ring > 1 && !r->s->training.lora_rank;
+    bool may = split.copies * split.ring > 1;
     int64_t first = r->wish->zero >= 0 ? r->wish->zero : 0;
     int64_t last = r->wish->zero >= 0 ? r->wish->zero : may ? 3 : 0;
     int code = CLI_OK;

@@ -210,9 +210,11 @@ double plan_share_of(const plan_scene *s, const plan_split *split)
     if (split->expert > 1)
         mlp *= (double)split->tensor / (double)split->expert;
     double qkv = width * size * (double)(g->heads + 2 * heads_of_keys(g));
+    double even = 1 / (double)(split->copies * split->ring);
     double largest = fmax(embedding, fmax(mlp, qkv));
     double least = largest * (double)split->stages / (double)cup_gpt_parameter_count(g, true);
-    return fmin(1, fmax(1 / (double)(split->copies * split->ring), least));
+    /* Adapters are many and small. */
+    return s->training.lora_rank ? even : fmin(1, fmax(even, least));
 }
 
 /* All that have the same part of the model; of them those of a ring stand side by side. */
@@ -252,8 +254,9 @@ static double gradient_seconds(const plan_scene *s, const plan_split *split, con
 /* Weights of the others: behind the step, or before each use of them. */
 static double weight_seconds(const plan_scene *s, const plan_split *split, const piece *p)
 {
-    double bytes = plan_of_stage(s, split, p->weights);
-    double size = p->weights.block / LARGE_OF_BLOCK;
+    pair learned = s->training.lora_rank ? p->gradients : p->weights;
+    double bytes = plan_of_stage(s, split, learned);
+    double size = learned.block / LARGE_OF_BLOCK;
     if (copies_of(split).count == 1 || !split->zero || size <= 0)
         return 0;
     double all = in_pieces(bytes, size, plan_spread(&s->cluster, copies_of(split), size));

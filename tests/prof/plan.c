@@ -128,6 +128,23 @@ TEST(plan_and_run_choose_the_same_policy)
     fake_expect_nothing_left();
 }
 
+/* What `cupola plan` says that a GPU needs of so many that share a step so. */
+static double needed_by_plan(int gpus, cup_recompute_policy policy, const char *split)
+{
+    static char out[20000];
+    cup__json json;
+    EXPECT_INT(test_command(out, sizeof out,
+                            "'%s/cupola' plan --preset char --vocabulary 20 --card h200 --dtype "
+                            "bf16 --batch 12 --json --gpus %d --recompute %s --parallel %s",
+                            test_build(), gpus, cup_recompute_policy_name(policy), split),
+               0);
+    EXPECT_INT(cup__json_parse(NULL, "plan", out, strlen(out), &json), CUP_OK);
+    const cup__json_node *first = cup__json_find(json.root, "splits") + 1;
+    double needed = cup__json_number(cup__json_find(first, "needed_bytes"));
+    cup__json_free(&json);
+    return needed;
+}
+
 /* Of a model that processes share out a policy is chosen by what one of them has, the bytes being
  * those that `cupola plan` says. */
 TEST(plan_and_policy_are_of_a_share)
@@ -145,35 +162,25 @@ TEST(plan_and_policy_are_of_a_share)
         {"dp=4 --accumulate 4 --zero 1", 1, 1, 1, CUP_RECOMPUTE_POLICY_NONE, 4, 1},
         {"dp=2,tp=2 --accumulate 2 --zero 2", 2, 1, 1, CUP_RECOMPUTE_POLICY_NONE, 2, 2},
         {"dp=4,pp=2 --interleave 1 --accumulate 8 --zero 3", 1, 2, 2,
-         CUP_RECOMPUTE_POLICY_NORMS, 4, 3}};
-    static char out[20000];
+         CUP_RECOMPUTE_POLICY_NORMS, 4, 3},
+        {"dp=2,tp=2 --accumulate 4 --zero 3 --lora 64", 2, 1, 2, CUP_RECOMPUTE_POLICY_NONE, 2, 3}};
     fake_begin();
     unsetenv("CUP_KERNELS");
     setenv("FAKE_NVRTC_ANY", "1", 1);
     setenv("FAKE_CUDA_MEMORY", "3000000000", 1);
     for (size_t i = 0; i < sizeof splits / sizeof *splits; i++) {
-        cup__json json;
         double needs;
         cup_training a = cup_preset_find("char")->training;
-        const char *policy = cup_recompute_policy_name(splits[i].recompute);
         int64_t processes = splits[i].tensor * splits[i].stages * splits[i].copies;
         cup_comm all = {.count = (int)processes};
-        EXPECT_INT(test_command(out, sizeof out,
-                                "'%s/cupola' plan --preset char --vocabulary 20 --card h200 "
-                                "--dtype bf16 --batch 12 --json --gpus %d --recompute %s "
-                                "--parallel %s",
-                                test_build(), (int)processes, policy, splits[i].words),
-                   0);
-        EXPECT_INT(cup__json_parse(NULL, "plan", out, strlen(out), &json), CUP_OK);
-        double planned = cup__json_number(
-            cup__json_find(cup__json_find(json.root, "splits") + 1, "needed_bytes"));
-        cup__json_free(&json);
+        double planned = needed_by_plan(all.count, splits[i].recompute, splits[i].words);
         a.dtype = CUP_BF16;
         a.model.vocabulary = 20;
         a.batch = 12;
         a.accumulate = splits[i].accumulate;
         a.tensor = splits[i].tensor;
         a.stages = splits[i].stages;
+        a.lora_rank = strstr(splits[i].words, "--lora 64") ? 64 : 0;
         a.optimizer.split = splits[i].zero ? &all : NULL;
         a.optimizer.stage = splits[i].zero;
         a.recompute = splits[i].recompute;

@@ -210,6 +210,7 @@ ASAN_K := $(foreach o,$(OPS),-op_$o -gradient_$o) \
     -launch_train_with_split_states -launch_train_by_many -parallel_chunks_are_the_run \
     -parallel_parts_with_split -parallel_parts_that -parallel_stages_with_split -parallel_stages_of \
     -parallel_experts_that_all_have -parallel_experts_with_split -parallel_experts_beside \
+    -parallel_experts_in -parallel_experts_of \
     -parallel_texts_in_parts_beside -parallel_texts_in_parts_drop -parallel_parts_drop \
     -parallel_stages_drop -parallel_stages_are_copied -parallel_chunks_are_copied \
     -parallel_checkpoints

@@ -1,4 +1,5 @@
 /* Training a GPT that processes share out: the run of one process, and its checkpoints. */
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -220,6 +221,42 @@ TEST(parallel_experts_beside_parts_of_a_model)
              &(parts){.experts = 4, .expert = 4, .tensor = 2, .stages = 2, .gated = true});
     together(8, run_beside_one,
              &(parts){.experts = 4, .expert = 4, .tensor = 2, .ring = 2, .dropout = 0.2});
+}
+
+/* A model that is shared out in either way, or in both, without a run. */
+static void evaluate_shared(cup_context *c, cup_comm *comm, void *user)
+{
+    const char *text = sample_text();
+    cup_gpt_config config = parted_mixed(&(parts){.experts = 4}).model;
+    cup_corpus *corpus = cup_corpus_new(c, text, strlen(text));
+    cup_tokenizer *tokenizer = cup_tokenizer_char_new(c, corpus);
+    cup_data *data = cup_data_new(c, corpus, tokenizer, config.context);
+    cup_comm *among = cup_comm_split_new(comm, cup_comm_rank(comm) / 2);
+    double one = NAN;
+    (void)user;
+    config.vocabulary = cup_tokenizer_size(tokenizer);
+    for (int i = 0; i < 4; i++) {
+        double loss = NAN;
+        cup_seed(c, 5);
+        cup_gpt *m = cup_gpt_shared_new(c, CUP_F32,
+                                        CUP_OPTIONS(cup_gpt_sharing, .among = i & 1 ? among : NULL,
+                                                    .experts = i & 2 ? comm : NULL),
+                                        &config);
+        cup_gpt_evaluate(m, data, CUP_SPLIT_VALIDATION, 3, 7, &loss);
+        one = i ? one : loss;
+        if (!(fabs(loss - one) <= 1e-5 * one))
+            wrong("evaluated in way %d: %g and %g; %s", i, loss, one, cup_error_text(c));
+        cup_gpt_free(m);
+    }
+    cup_comm_free(among);
+    cup_data_free(data);
+    cup_tokenizer_free(tokenizer);
+    cup_corpus_free(corpus);
+}
+
+TEST(parallel_experts_are_evaluated_as_by_one)
+{
+    together(4, evaluate_shared, NULL);
 }
 
 /* Who has a part owns some of it, and who has an expert some of these. */

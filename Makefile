@@ -213,7 +213,8 @@ ASAN_K := $(foreach o,$(OPS),-op_$o -gradient_$o) \
     -parallel_experts_in -parallel_experts_of \
     -parallel_texts_in_parts_beside -parallel_texts_in_parts_drop -parallel_parts_drop \
     -parallel_stages_drop -parallel_stages_are_copied -parallel_chunks_are_copied \
-    -parallel_checkpoints
+    -parallel_checkpoints -parallel_adapters_with -parallel_adapters_beside -parallel_adapters_of \
+    -parallel_adapters_are_saved -parallel_stages_that
 asan: ## the tests under AddressSanitizer and UndefinedBehaviorSanitizer
 	$(MAKE) BUILD=build/asan OPT=-O1 DEBUG=-g1 K="$(or $(K),$(ASAN_K))" \
 	    SANITIZE="-fsanitize=address,undefined -fno-sanitize-recover -fno-omit-frame-pointer" test

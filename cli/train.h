@@ -31,7 +31,7 @@ typedef struct train_given {
     const char *task, *network, *flip; /* and the next two lines: of images */
     int64_t image_size, crop;
     bool grey, skip_broken, as_needed;
-    double epochs, rotate, scale, color, erase, mixup, label_smoothing;
+    double epochs, rotate, scale, recolor, erase, mixup, label_smoothing;
     double memory_share, dropout, lr, lr_end, beta1, beta2, momentum, weight_decay, clip, ema;
     double loss_scale;
 } train_given;
@@ -81,6 +81,9 @@ int train_groups(const train_given *given, char out[CUP_PARAMETER_GROUPS]);
 
 /* Says at the end of a run how many of its steps changed nothing; of none nothing. */
 void train_tell_skipped(int64_t steps);
+
+/* --beta1, --beta2 and --momentum, where they are given, for the method that `out` has. */
+void train_memories(const cli_call *call, cup_optimizer_options *out);
 
 /* What --non-finite says, which was given. */
 cup_non_finite train_non_finite(const train_given *given);

@@ -30,7 +30,7 @@ static int check_options(const cli_call *call)
         "task",        "data",   "out",     "resume",    "overwrite",    "preset",
         "device",      "dtype",  "threads", "precision", "deterministic", "memory-limit",
         "memory-share", "seed",  "epochs",  "network",   "image-size",   "grey",
-        "skip-broken", "as-needed", "flip",   "crop",    "rotate",    "scale",        "color",
+        "skip-broken", "as-needed", "flip",   "crop",    "rotate",    "scale",        "recolor",
         "erase",       "mixup",  "label-smoothing",      "steps",        "batch",
         "lr",          "lr-end", "warmup",  "decline",   "optimizer",    "beta1",
         "beta2",       "momentum", "weight-decay",       "clip",         "evaluate-every",
@@ -151,13 +151,10 @@ static void apply(images_run *r)
     TAKE("crop", augmentation.crop, crop);
     TAKE("rotate", augmentation.rotate, rotate);
     TAKE("scale", augmentation.scale, scale);
-    TAKE("color", augmentation.color, color);
+    TAKE("recolor", augmentation.color, recolor);
     TAKE("erase", augmentation.erase, erase);
     TAKE("mixup", mixup, mixup);
     TAKE("label-smoothing", label_smoothing, label_smoothing);
-    TAKE("beta1", optimizer.beta1, beta1);
-    TAKE("beta2", optimizer.beta2, beta2);
-    TAKE("momentum", optimizer.momentum, momentum);
     TAKE("weight-decay", optimizer.weight_decay, weight_decay);
     TAKE("clip", optimizer.clip, clip);
     TAKE("loss-scale", loss_scale, loss_scale);
@@ -167,6 +164,7 @@ static void apply(images_run *r)
     TAKE("stochastic", optimizer.stochastic, stochastic);
     if (given->optimizer)
         cup_method_find(given->optimizer, &r->how.optimizer.method);
+    train_memories(r->call, &r->how.optimizer);
     if (given->dtype)
         cup_dtype_find(given->dtype, &r->how.dtype);
     r->how.precision = given->precision ? given->precision : "high";

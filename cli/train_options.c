@@ -1,3 +1,4 @@
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -124,7 +125,7 @@ const cli_option train_options[] = {
     {"rotate", REAL(train_given, rotate, 0, 180), "DEGREES", NULL, "turn them by up to this"},
     {"scale", REAL(train_given, scale, 0, 0.9), "PART", NULL,
      "make them larger or smaller by up to this part"},
-    {"color", REAL(train_given, color, 0, 1), "PART", NULL,
+    {"recolor", REAL(train_given, recolor, 0, 1), "PART", NULL,
      "change brightness, contrast and saturation by up to this part"},
     {"erase", REAL(train_given, erase, 0, 1), "P", NULL,
      "probability that a rectangle of an image is erased"},
@@ -146,6 +147,7 @@ const cli_option train_options[] = {
      "0: only before checkpoints"},
     {0}};
 
+#define NEXT_TO_NOTHING 1e-30 /* where the library takes a 0 for its default */
 #define BALANCE 0.01 /* as in Switch transformers */
 
 #define TAKE(option, field, value)                                                                 \
@@ -201,6 +203,17 @@ cup_non_finite train_non_finite(const train_given *given)
     return strcmp(given->non_finite, "stop") ? CUP_NON_FINITE_SKIP : CUP_NON_FINITE_STOP;
 }
 
+void train_memories(const cli_call *call, cup_optimizer_options *out)
+{
+    const train_given *given = call->given;
+    if (call_has(call, "beta1"))
+        out->beta1 = fmax(given->beta1, NEXT_TO_NOTHING);
+    if (call_has(call, "beta2"))
+        out->beta2 = fmax(given->beta2, NEXT_TO_NOTHING);
+    if (call_has(call, "momentum"))
+        out->momentum = fmax(given->momentum, out->method == CUP_METHOD_MUON ? NEXT_TO_NOTHING : 0);
+}
+
 static void apply_run(const cli_call *call, cup_training *t)
 {
     const train_given *given = call->given;
@@ -215,9 +228,6 @@ static void apply_run(const cli_call *call, cup_training *t)
     TAKE("decline-steps", decline_steps, decline_steps);
     if (given->decline)
         cup_decline_find(given->decline, &t->decline);
-    TAKE("beta1", optimizer.beta1, beta1);
-    TAKE("beta2", optimizer.beta2, beta2);
-    TAKE("momentum", optimizer.momentum, momentum);
     TAKE("weight-decay", optimizer.weight_decay, weight_decay);
     TAKE("clip", optimizer.clip, clip);
     TAKE("loss-scale", loss_scale, loss_scale);
@@ -243,6 +253,7 @@ static void apply_run(const cli_call *call, cup_training *t)
         t->precision = given->precision;
     if (given->optimizer)
         cup_method_find(given->optimizer, &t->optimizer.method);
+    train_memories(call, &t->optimizer);
     if (given->non_finite)
         t->non_finite = train_non_finite(given);
 }

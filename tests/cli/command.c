@@ -178,6 +178,21 @@ TEST_LIMITED(command_kernels_installed, 120)
     EXPECT_INT(cupola("kernels build --common --op full --arch sm_90a"), 2);
 }
 
+/* Of two options with one name the second could not be given. */
+TEST(command_options_stand_once)
+{
+    for (int i = 0; verbs[i]; i++) {
+        EXPECT_INT(test_command(out, sizeof out,
+                                "'%s/cupola' %s --help | grep -oE '^  --[a-z0-9-]+' | sort | "
+                                "uniq -d",
+                                test_build(), verbs[i]->name),
+                   0);
+        EXPECT_TEXT(out, "");
+    }
+    EXPECT_INT(cupola("train --color=always --data t.txt --steps 0"), 2);
+    EXPECT_CONTAINS(out, "--steps 0: give");
+}
+
 TEST(command_colors)
 {
     EXPECT_INT(cupola("ops gelu"), 0);

@@ -72,6 +72,7 @@ TEST(export_writes_adapters_or_merges_them)
     EXPECT_INT(cupola(folder, "train --out c --lora 2 " TINY), 2);
     EXPECT_CONTAINS(out, "name its folder with --from");
     EXPECT_INT(cupola(folder, "train --from b --lora-scale 2 --out c " TINY), 2);
+    EXPECT_INT(cupola(folder, "train --from b --lora 2 --lora-scale 0 --out c " TINY), 2);
     EXPECT_INT(cupola(folder, "train --from b --lora 2 --lora-scale 8 --lr 0.1 --out c " TINY), 0);
     EXPECT_CONTAINS(out, "adapters of rank 2: ");
     EXPECT_INT(cupola(folder, "train --resume --out c --steps 5"), 0);

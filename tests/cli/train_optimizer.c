@@ -51,6 +51,23 @@ TEST(train_with_groups_of_parameters)
     EXPECT_CONTAINS(out, "has over 511 characters");
 }
 
+/* A memory of 0 is none, and not the optimizer's own. */
+TEST(train_with_a_memory_of_0)
+{
+    EXPECT_INT(run(test_folder(),
+                   "$cupola train --out a --steps 4 " TINY
+                   "&& $cupola train --beta1 0 --out b --steps 4 " TINY
+                   "&& $cupola train --beta1 1e-20 --out c --steps 4 " TINY
+                   "&& cmp b/model.safetensors c/model.safetensors "
+                   "&& ! cmp a/model.safetensors b/model.safetensors && "
+                   "$cupola train --optimizer muon --out d --steps 4 " TINY
+                   "&& $cupola train --optimizer muon --momentum 0 --out e --steps 4 " TINY
+                   "&& ! cmp d/model.safetensors e/model.safetensors && "
+                   "$cupola train --optimizer sgd --momentum 0 --out f --steps 4 " TINY
+                   "&& $cupola train --optimizer sgd --out g --steps 4 " TINY "&& same f g"),
+               0);
+}
+
 /* They are resumed bit for bit, also by processes of which each has a share. */
 TEST(train_with_states_of_8_bits)
 {

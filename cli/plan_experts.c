@@ -110,7 +110,12 @@ bool plan_experts_share(const plan_scene *s, const plan_split *split, char why[P
     const cup_gpt_config *g = &s->training.model;
     if (split->expert < 2)
         return true;
-    if (g->experts % split->expert)
+    if (!g->experts)
+        snprintf(why, PLAN_WHY,
+                 "ep=%lld shares out experts, of which the model has none; give --experts, or "
+                 "leave ep out",
+                 (long long)split->expert);
+    else if (g->experts % split->expert)
         snprintf(why, PLAN_WHY,
                  "ep=%lld does not share out %lld experts equally; take a number that divides them",
                  (long long)split->expert, (long long)g->experts);

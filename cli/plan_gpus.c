@@ -1,4 +1,5 @@
 /* cupola plan --gpus: how a step is best shared among GPUs, and what that takes. */
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -71,9 +72,12 @@ static void print_cure(const plan_scene *s, const plan_split *best)
 {
     char text[64], has[32], gpus[32] = "", words[64] = "", again[32] = "";
     if (!best->fits) {
-        printf("\nNone fits in the %s of this card; these need least. More GPUs, fewer tokens a "
+        double room = s->card.memory_bytes;
+        room = s->limit ? fmin(room, (double)s->limit) : room;
+        printf("\nNone fits in the %s of this card%s; these need least. More GPUs, fewer tokens a "
                "text, or a smaller model would.\n",
-               cup_text_size(s->card.memory_bytes, has, sizeof has));
+               cup_text_size(room, has, sizeof has),
+               room < s->card.memory_bytes ? " that --memory-limit leaves" : "");
         return;
     }
     if (best->zero)
@@ -234,7 +238,7 @@ static int plan_cards(page *p, plan_scene *s, const plan_wish *wish)
 int plan_gpus(cli_call *call, cup_context *c, const cup_training *training)
 {
     page p = {.call = call, .given = call->given};
-    plan_scene s = {.c = c, .training = *training};
+    plan_scene s = {.c = c, .training = *training, .limit = p.given->memory_limit};
     plan_wish wish;
     int code = find_cluster(p.given, &s.cluster);
     if (!code)

@@ -104,6 +104,7 @@ int plan_memory(plan_scene *s, plan_split *split)
     if (code)
         return code;
     double room = s->card.memory_bytes - DRIVER_BYTES - (s->cluster.gpus > 1 ? NCCL_BYTES : 0);
+    room = s->limit ? fmin(room, (double)s->limit) : room;
     split->needed = least_needed(s, split, &p);
     split->fits = false;
     if (split->needed > room)

@@ -393,6 +393,24 @@ static bool shares_keys(const cup_gpt_config *g, int64_t tensor)
     return heads < tensor && tensor % heads == 0 && size % (tensor / heads) == 0;
 }
 
+/* The rows of the embedding: what cup_gpt rounds the vocabulary up to. */
+static int64_t rows_of(const cup_gpt_config *g)
+{
+    int64_t step = g->vocabulary < 4096 ? 8 : 128;
+    return (g->vocabulary + step - 1) / step * step;
+}
+
+/* Codes of 8 bits are of whole parameters. */
+static bool has_whole_codes(const plan_scene *s, const plan_split *split, char why[PLAN_WHY])
+{
+    bool cut = split->tensor > 1 || (split->expert > 1 && !s->training.lora_rank);
+    if (s->training.optimizer.method != CUP_METHOD_ADAMW8 || !cut)
+        return true;
+    snprintf(why, PLAN_WHY, "states of 8 bits are not of what GPUs share out; take --optimizer "
+                            "adamw, or leave tp and ep out");
+    return false;
+}
+
 /* What a GPU of those that share out a model must be able to divide by their number. */
 static bool divides(const plan_scene *s, const plan_split *split, char why[PLAN_WHY])
 {
@@ -402,7 +420,8 @@ static bool divides(const plan_scene *s, const plan_split *split, char why[PLAN_
         int64_t number;
     } rows[] = {{"heads", g->heads},
                 {"heads of keys", shares_keys(g, split->tensor) ? 0 : heads_of_keys(g)},
-                {"hidden", g->hidden}};
+                {"hidden", g->hidden},
+                {"rows of its vocabulary", rows_of(g)}};
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
         if (rows[i].number % split->tensor) {
             snprintf(why, PLAN_WHY,
@@ -434,7 +453,7 @@ static bool divides(const plan_scene *s, const plan_split *split, char why[PLAN_
         snprintf(why, PLAN_WHY, "pp=%lld are too many stages for %lld blocks; take %lld at most",
                  (long long)split->stages, (long long)g->layers, (long long)most);
     else
-        return plan_experts_share(s, split, why);
+        return has_whole_codes(s, split, why) && plan_experts_share(s, split, why);
     return false;
 }
 

@@ -74,6 +74,7 @@ typedef struct plan_scene {
     cup_card card;
     plan_cluster cluster;
     int64_t texts; /* of a step */
+    int64_t limit; /* bytes of each card that may be used; 0: all */
     double one;    /* tokens a second of one card, whatever it needs */
     plan_rehearsed *rehearsed;
     char why[PLAN_WHY]; /* what the last rehearsal that failed said */

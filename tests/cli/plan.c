@@ -449,6 +449,8 @@ TEST(plan_says_when_no_split_fits)
     EXPECT_INT(plan("--gpus 2 --card t4 --preset gpt2-1558m --context 4096"), 0);
     EXPECT_CONTAINS(out, "None fits in the 14.9 GiB of this card");
     EXPECT(!strstr(out, "Best: "));
+    EXPECT_INT(plan("--gpus 2 --card h100 --preset char --memory-limit 1000000"), 0);
+    EXPECT_CONTAINS(out, "None fits in the 977 KiB of this card that --memory-limit leaves");
 }
 
 TEST(plan_refuses_what_cannot_be_shared)
@@ -483,6 +485,9 @@ TEST(plan_refuses_what_cannot_be_shared)
         {"--gpus 4 --batch 3 --accumulate 1 --parallel dp=4", "cannot be shared equally by 4"},
         {"--gpus 1024 --texts 999", "1024 GPUs cannot share 999 texts of a step"},
         {"--gpus 8 --batch 16777216 --accumulate 1048576", "a grid of 4294967296"},
+        {"--gpus 2 --parallel tp=2 --optimizer adamw8", "of 8 bits are not of what GPUs share out"},
+        {"--gpus 2 --parallel dp=2,ep=2", "shares out experts, of which the model has none"},
+        {"--gpus 5 --preset gpt2-1558m --parallel tp=5", "50304 rows of its vocabulary"},
         {"--gpus 8 --card gtx-480", "--card gtx-480 is not known"}};
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
         EXPECT_INT(plan(wrong[i].words), 2);

@@ -40,11 +40,28 @@ typedef struct excerpt {
     cup_tensor *tokens, *targets;
 } excerpt;
 
+/* Who shares out a model sends an equal part of the tokens to experts that are elsewhere. */
+static cup_status check_tokens(const evaluation *e, int64_t rows)
+{
+    const cup_parameters *list = e->model->parameters;
+    int64_t length = e->model->config.context / cup_comm_count(e->ring);
+    int count = cup_comm_count(cup_parameters_comm(list));
+    bool sent = e->model->config.experts && cup_parameters_experts_comm(list);
+    if (!sent || rows * length % count == 0)
+        return CUP_OK;
+    return cup__fail(&e->model->context->error, CUP_ARGUMENT,
+                     "evaluation: %lld texts of %lld tokens are no %d equal parts for those who "
+                     "share out a model to send to experts; evaluate another number of texts, or "
+                     "take a context that is a multiple of %d",
+                     (long long)rows, (long long)length, count, count);
+}
+
 /* The texts [first, first + rows) of those that are taken. */
 static cup_status read_texts(const evaluation *e, int64_t first, int64_t rows, excerpt *out)
 {
     cup_context *c = e->model->context;
     int64_t context = e->model->config.context;
+    CUP_TRY(check_tokens(e, rows));
     for (int64_t i = 0; i < rows; i++) {
         int64_t window = (int64_t)((__int128)(first + i) * e->windows / e->texts);
         CUP_TRY(cup_data_window(c, e->data, e->split, window, 1, context, e->tokens + i * context,
@@ -58,6 +75,16 @@ static cup_status read_texts(const evaluation *e, int64_t first, int64_t rows, e
     return c->error.status;
 }
 
+bool cup__evaluated_whole(const cup_gpt *m, int64_t rows)
+{
+    cup_parameters *list = m->parameters;
+    int64_t length = m->config.context / cup_comm_count(cup_parameters_ring_comm(list));
+    bool even = rows * length % cup_comm_count(cup_parameters_comm(list)) == 0;
+    bool was = cup_parameters_sequence(list, false);
+    cup_parameters_sequence(list, was && even);
+    return was;
+}
+
 /* Their mean loss, by the whole model. */
 static cup_status evaluate_rows(const evaluation *e, int64_t first, int64_t rows, double *loss)
 {
@@ -65,7 +92,9 @@ static cup_status evaluate_rows(const evaluation *e, int64_t first, int64_t rows
     cup_context *c = e->model->context;
     cup_scope_open(c);
     cup_status status = read_texts(e, first, rows, &t);
+    bool sequence = cup__evaluated_whole(e->model, rows);
     cup_tensor *y = status == CUP_OK ? cup_gpt_loss(e->model, t.tokens, t.targets, false) : NULL;
+    cup_parameters_sequence(e->model->parameters, sequence);
     *loss = y ? cup_tensor_item(y) : NAN;
     cup_scope_return(c, NULL);
     return c->error.status;
@@ -78,7 +107,9 @@ static cup_status forward(const evaluation *e, int chunk, int64_t first, int64_t
     excerpt t;
     cup_gpt *m = e->model;
     CUP_TRY(read_texts(e, first, rows, &t));
+    bool sequence = cup__evaluated_whole(m, rows);
     cup_tensor *y = cup_gpt_chunk_call(m, chunk, t.tokens, *x, t.targets, false);
+    cup_parameters_sequence(m->parameters, sequence);
     bool last = m->bounds[2 * chunk + 1] == m->config.layers;
     if (last && y && sum)
         *sum += cup_tensor_item(y) * (double)rows;

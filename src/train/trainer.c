@@ -54,10 +54,12 @@ static void rehearse_rows(const cup_trainer *t, int64_t rows)
     const int64_t shape[] = {rows, cup__trainer_length(t), m->config.width};
     cup_tensor *tokens = cup_tensor_new(c, CUP_I32, 2, shape);
     cup_tensor *targets = cup_tensor_new(c, CUP_I32, 2, shape);
+    bool sequence = cup__evaluated_whole(m, rows);
     for (int i = 0; i < m->chunks; i++) {
         cup_tensor *x = m->bounds[2 * i] ? cup_tensor_new(c, m->dtype, 3, shape) : NULL;
         cup_gpt_chunk_call(t->model, i, tokens, x, targets, false);
     }
+    cup_parameters_sequence(m->parameters, sequence);
 }
 
 /* An evaluation has batches of two sizes at most. */

@@ -119,6 +119,11 @@ void cup__training_dry_free(cup_trainer *t);
 /* How many processes whose ranks follow each other evaluate the same texts. */
 int cup__evaluated_together(const cup_gpt *m);
 
+/* Before an evaluation of so many texts: where these have no equal parts for those who share out
+ * tokens between blocks, each goes through all of them. Returns whether they share them out else,
+ * which cup_parameters_sequence is given behind it. */
+bool cup__evaluated_whole(const cup_gpt *m, int64_t rows);
+
 /* As cup_gpt_evaluate, by all processes, each of which gets the loss. `pipe` is of the stages. */
 cup_status cup__gpt_evaluate(cup_gpt *m, const cup_data *data, cup_split split, cup_comm *comm,
                              cup_comm *pipe, int64_t batch, int64_t texts, double *loss);

@@ -129,6 +129,21 @@ cup_status cup__trainer_group(cup_context *c, cup_trainer *t)
     return make_experts(c, t);
 }
 
+/* Tokens of a batch, which those who share out a model share out between blocks or to experts. */
+static cup_status check_tokens(cup_context *c, const cup_trainer *t)
+{
+    const cup_training *a = &t->training;
+    int64_t count = cup_comm_count(t->among), length = cup__trainer_length(t);
+    bool cut = a->sequence || (a->model.experts && a->expert > 1);
+    if (!cut || t->rows * length % count == 0)
+        return CUP_OK;
+    return cup__fail(&c->error, CUP_ARGUMENT,
+                     "training: %lld texts of %lld tokens at once are no %lld equal parts for "
+                     "those who share out a model; make the batch or the context a multiple of "
+                     "%lld",
+                     (long long)t->rows, (long long)length, (long long)count, (long long)count);
+}
+
 cup_status cup__trainer_share(cup_context *c, cup_trainer *t)
 {
     const cup_training *a = &t->training;
@@ -139,7 +154,7 @@ cup_status cup__trainer_share(cup_context *c, cup_trainer *t)
     t->share = t->batches / count;
     t->rows = a->batch / parts;
     if (a->batch % parts == 0)
-        return CUP_OK;
+        return check_tokens(c, t);
     return cup__fail(&c->error, CUP_ARGUMENT,
                      "training: %lld batches of %lld texts cannot be shared equally by %lld "
                      "%s; make the one or the other a multiple of %lld",

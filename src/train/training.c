@@ -140,6 +140,15 @@ static const char *unknown_to_rings(const cup_gpt_config *g)
                                                        : NULL;
 }
 
+static cup_status check_sequence(cup_context *c, const cup_training *a)
+{
+    if (!a->sequence || a->model.dropout <= 0)
+        return CUP_OK;
+    return cup__fail(&c->error, CUP_ARGUMENT,
+                     "training: processes that share out tokens between blocks do not know of "
+                     "dropout; set it to 0, or leave sequence parallel out");
+}
+
 static cup_status check_ring(cup_context *c, const cup_training *a)
 {
     const char *what = unknown_to_rings(&a->model);
@@ -180,6 +189,7 @@ cup_status cup__training_check(cup_context *c, cup_training *training)
                          "training: %lld steps have more texts than can be counted; make it fewer",
                          (long long)training->steps);
     CUP_TRY(cup_gpt_config_check(c, &training->model));
+    CUP_TRY(check_sequence(c, training));
     return check_ring(c, training);
 }
 

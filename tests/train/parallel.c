@@ -9,20 +9,40 @@
 
 static const parts whole;
 
-static void run_beside_one(cup_context *c, cup_comm *comm, void *user)
+static void compare(cup_context *c, cup_comm *comm, cup_training training, const parts *p)
 {
-    const parts *p = user;
     cup_training_point a[MOST_POINTS], b[MOST_POINTS];
-    cup_training training = parted_mixed(p);
-    training.model.layers = p->layers ? p->layers : training.model.layers;
-    training.model.dropout = p->dropout;
-    if (p->ring && p->dropout > 0)
-        training.model.context = 32 * p->ring;
     const parts alone = {.method = p->method};
     int64_t count = cup_comm_rank(comm) ? 0 : parted_run(c, NULL, training, alone, NULL, false, a);
     int64_t same = parted_run(c, comm, training, *p, NULL, false, b);
     if (cup_comm_rank(comm) == 0)
         parted_expect(c, a, count, b, same, p->gated ? "gated" : "plain");
+}
+
+static void run_beside_one(cup_context *c, cup_comm *comm, void *user)
+{
+    const parts *p = user;
+    cup_training training = parted_mixed(p);
+    training.model.layers = p->layers ? p->layers : training.model.layers;
+    training.model.dropout = p->dropout;
+    if (p->ring && p->dropout > 0)
+        training.model.context = 32 * p->ring;
+    compare(c, comm, training, p);
+}
+
+/* With evaluations whose last text has an odd number of tokens. */
+static void run_oddly(cup_context *c, cup_comm *comm, void *user)
+{
+    cup_training training = parted_mixed(user);
+    training.model.context = 15;
+    training.evaluate_texts = 3;
+    compare(c, comm, training, user);
+}
+
+TEST(parallel_evaluations_that_have_no_equal_parts)
+{
+    together(2, run_oddly, &(parts){.tensor = 2, .gated = true, .sequence = true});
+    together(4, run_oddly, &(parts){.stages = 2, .tensor = 2, .zero = 3, .sequence = true});
 }
 
 TEST(parallel_runs_are_those_of_one)

@@ -114,6 +114,12 @@ static bool part(const char *text, double *out)
     return count && !*text;
 }
 
+/* Of what is dropped: below 1. */
+static bool probability(const char *text, double *out)
+{
+    return part(text, out) && *out < 1;
+}
+
 /* What stands behind the `=` of an option that begins a word, or NULL. */
 static const char *value_of(const char *word, const char *option)
 {
@@ -165,8 +171,10 @@ static bool take_option(cup__network_line *line, const char *word)
             line->padding = -2;
             return true;
         }
-        return options[i].part ? part(value, options[i].part)
-                               : whole(value, options[i].least, options[i].whole);
+        if (options[i].whole)
+            return whole(value, options[i].least, options[i].whole);
+        bool drops = options[i].part == &line->dropout;
+        return drops ? probability(value, &line->dropout) : part(value, options[i].part);
     }
     return false;
 }
@@ -196,7 +204,8 @@ static bool take(cup__network_line *line, const char *word)
         line->count = classes ? -1 : -2;
         return true;
     }
-    return takes & NAME   ? take_name(line, word)
+    return takes & NAME                        ? take_name(line, word)
+           : line->kind == CUP__STEP_DROPOUT ? probability(word, &line->part)
            : takes & PART ? part(word, &line->part)
                           : (takes & WHOLE) && whole(word, 1, &line->count);
 }

@@ -145,6 +145,8 @@ TEST(network_refused)
         {"relu 3\n", "relu cannot take \"3\""},
         {"dropout 1e9\n", "cannot take"},
         {"dropout .\n", "cannot take"},
+        {"dropout 1\n", "line 1 of the network: dropout cannot take \"1\""},
+        {"tokens\ntransformer heads=1 dropout=1\n", "transformer cannot take \"dropout=1\""},
         {"conv 8 kernel=9 padding=0\n", "line 1 of the network: the window of 9"},
         {"conv 8 groups=2\n", "do not divide into the groups"},
         {"flatten\nconv 8\n", "line 2 of the network: conv gets 48 numbers, and takes images"},

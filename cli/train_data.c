@@ -42,6 +42,25 @@ static int load_tokenizer(train_run *r)
     return cli_report(r->c);
 }
 
+/* Tokens were made with a tokenizer that is there, and only those of byte pairs are learned to a
+ * size. */
+static int check_tokenizer(const train_run *r, bool has_tokens)
+{
+    const train_given *given = r->given;
+    int64_t size;
+    const char *wanted = train_tokenizer(given, &size);
+    bool named = given->tokenizer && (!strcmp(wanted, "char") || !strcmp(wanted, "bpe"));
+    if (has_tokens && named)
+        return cli_usage("--tokenizer %s learns from text, and the data is in tokens: name the one "
+                         "that made them, or leave it out where that lies beside them",
+                         wanted);
+    bool there = has_tokens || (given->from && !given->tokenizer);
+    if (given->vocabulary && (there || strcmp(wanted, "bpe")))
+        return cli_usage("--vocabulary is of byte pairs that are learned: give --tokenizer bpe, "
+                         "too, or leave it out");
+    return CLI_OK;
+}
+
 /* Whether the data is in tokens already. The two kinds cannot be mixed. */
 static int check_data(const train_given *given, bool *has_tokens)
 {
@@ -172,6 +191,8 @@ int train_load_data(train_run *r)
     const train_given *given = r->given;
     bool has_tokens, more = false;
     int code = check_data(given, &has_tokens);
+    if (!code)
+        code = check_tokenizer(r, has_tokens);
     if (code)
         return code;
     if (!given->data.count || has_tokens)

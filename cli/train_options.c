@@ -261,11 +261,16 @@ static void apply_run(const cli_call *call, cup_training *t)
 /* What chooses a new model and its tokenizer has no say where both are there. */
 static int check_resume(const cli_call *call, const cup_training *t)
 {
+    const train_given *given = call->given;
     static const char *const news[] = {"preset", "tokenizer", "vocabulary", "from"};
     size_t count = sizeof news / sizeof *news - (t->lora_rank > 0);
     for (size_t i = 0; i < count; i++)
         if (call_has(call, news[i]))
             return cli_usage("--%s does nothing with --resume: leave it out", news[i]);
+    if (call_has(call, "lora") && !t->lora_rank)
+        return cli_usage("--lora trains adapters beside a model, and the run in %s trains the "
+                         "whole of one: begin another with --from %s",
+                         cli_shown(given->out), cli_shown(given->out));
     return CLI_OK;
 }
 

@@ -55,7 +55,7 @@ static void prepare(const char *folder)
                              "cupola train --data book.txt --tokenizer bpe --vocabulary 270 "
                              "--layers 1 --heads 1 --width 16 --context 16 --batch 1 --steps 1 "
                              "--out gpt2; "
-                             "cupola train --data book.txt --vocabulary 270 --layers 1 --heads 1 "
+                             "cupola train --data book.txt --layers 1 --heads 1 "
                              "--width 16 --context 16 --batch 1 --steps 1 --bias yes --ema 0.9 "
                              "--out averaged; "
                              "cp -r gpt2 smollm; cp book.txt notes.txt; "

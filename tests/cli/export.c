@@ -76,6 +76,8 @@ TEST(export_writes_adapters_or_merges_them)
     EXPECT_INT(cupola(folder, "train --from b --lora 2 --lora-scale 8 --lr 0.1 --out c " TINY), 0);
     EXPECT_CONTAINS(out, "adapters of rank 2: ");
     EXPECT_INT(cupola(folder, "train --resume --out c --steps 5"), 0);
+    EXPECT_INT(cupola(folder, "train --resume --out a --lora 2"), 2);
+    EXPECT_CONTAINS(out, "trains the whole of one: begin another with --from a");
     EXPECT_INT(rename(strcat(strcpy(path, folder), "/b"), strcat(strcpy(text, folder), "/d")), 0);
     EXPECT(cupola(folder, "generate --from c --prompt ab --device cpu") != 0);
     EXPECT_CONTAINS(out, "the model beside which they stand");

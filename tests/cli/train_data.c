@@ -141,6 +141,12 @@ TEST(train_on_text_that_is_not_held)
                            "--vocabulary 300 --out x --steps 6 " TINY),
                0);
     EXPECT_CONTAINS(out, "x/tokens: 2 files, ");
+    EXPECT_INT(run(folder, "$cupola train --data x/tokens --tokenizer char --out y " TINY), 2);
+    EXPECT_CONTAINS(out, "--tokenizer char learns from text, and the data is in tokens");
+    EXPECT_INT(run(folder, "$cupola train --data x/tokens --vocabulary 300 --out y " TINY), 2);
+    EXPECT_CONTAINS(out, "--vocabulary is of byte pairs that are learned");
+    EXPECT_INT(run(folder, "$cupola train --data a.txt --vocabulary 300 --out y " TINY), 2);
+    EXPECT_CONTAINS(out, "--vocabulary is of byte pairs that are learned");
     EXPECT_INT(run(folder, "$cupola train --data big.txt.gz --text-limit 1 --tokenizer x/tokens "
                            "--out gz --steps 1 " TINY
                            "&& $cupola train --data big.txt --text-limit 1 --tokenizer x/tokens "

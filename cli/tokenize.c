@@ -77,6 +77,9 @@ static int tokenize(const cli_call *call, cup_context *c)
     if (learns && !is_vacant(given->out))
         return cli_usage("the folder %s is not empty, and tokens replace nothing; name another one",
                          cli_shown(given->out));
+    int code = tokenize_check_out(given->out);
+    if (code)
+        return code;
     cup_tokenizer *t = learns ? tokenize_learn(c, given, &learned)
                               : cup_tokenizer_load(c, given->tokenizer);
     cup_tokenized made = {0};

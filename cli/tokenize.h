@@ -18,6 +18,10 @@ typedef struct tokenize_given {
 cup_tokenizer *tokenize_learn(cup_context *c, const tokenize_given *given,
                               cup_tokenizer_learned *learned);
 
+/* Whether the folder for tokens can be made, as far as can be told before a tokenizer is learned,
+ * which takes its time. Returns an exit code. */
+int tokenize_check_out(const char *out);
+
 /* Makes the files of tokens, with progress, and says what was made; *rate gets the bytes a
  * second. */
 cup_status tokenize_encode(cup_context *c, const tokenize_given *given, const cup_tokenizer *t,

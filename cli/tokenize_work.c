@@ -57,6 +57,27 @@ static void say(const cup_tokenizer *t, const cup_tokenizer_learned *l)
                 100 * (double)l->dropped / (double)l->words);
 }
 
+/* Tokens are written beside it and renamed, so the folder that it stands in is what counts. */
+int tokenize_check_out(const char *out)
+{
+    char path[PATH_MAX];
+    int length = snprintf(path, sizeof path, "%s", out);
+    if (length < 0 || (size_t)length >= sizeof path)
+        return cli_usage("--out names a path of over %d bytes", PATH_MAX);
+    do {
+        char *slash = strrchr(path, '/');
+        if (slash)
+            slash[slash == path] = 0;
+        else
+            strcpy(path, ".");
+    } while (access(path, F_OK) != 0 && errno == ENOENT && strcmp(path, ".") && strcmp(path, "/"));
+    if (access(path, W_OK | X_OK) == 0)
+        return CLI_OK;
+    return cli_fail(CLI_FILE, "%s cannot be made, as %s is no folder that may be written to; change "
+                              "its owner or mode, or name another one",
+                    cli_shown(out), cli_shown(path));
+}
+
 cup_tokenizer *tokenize_learn(cup_context *c, const tokenize_given *given,
                               cup_tokenizer_learned *learned)
 {

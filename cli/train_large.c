@@ -47,7 +47,9 @@ static int make_tokens(train_run *r, const char *folder)
         return cli_usage("%s has tokens that an earlier run made; learn from them with --data %s, "
                          "or remove that folder",
                          cli_shown(folder), cli_shown(folder));
-    int code = choose_tokenizer(r, &how);
+    int code = tokenize_check_out(folder);
+    if (!code)
+        code = choose_tokenizer(r, &how);
     if (code)
         return code;
     cup_status status = tokenize_encode(r->c, &how, r->tokenizer, &made, &rate);

@@ -94,6 +94,11 @@ TEST(tokenize_learns_as_a_command)
                0);
     EXPECT_INT(cupola("tokenize --data text.txt --tokenizer bpe --out b"), 2);
     EXPECT_CONTAINS(out, "the folder b is not empty");
+    EXPECT_INT(cupola("tokenize --data text.txt --tokenizer bpe --vocabulary 300 --out "
+                      "text.txt/b/c"),
+               5);
+    EXPECT_CONTAINS(out, "text.txt/b/c cannot be made, as text.txt");
+    EXPECT(!strstr(out, "tokenizer of"));
     EXPECT_INT(cupola("train --data text.txt --tokenizer pairs.json --out c --device cpu --layers "
                       "1 --heads 1 --width 8 --context 8 --batch 1 --steps 1"),
                0);

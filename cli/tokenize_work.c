@@ -73,8 +73,9 @@ int tokenize_check_out(const char *out)
     } while (access(path, F_OK) != 0 && errno == ENOENT && strcmp(path, ".") && strcmp(path, "/"));
     if (access(path, W_OK | X_OK) == 0)
         return CLI_OK;
-    return cli_fail(CLI_FILE, "%s cannot be made, as %s is no folder that may be written to; change "
-                              "its owner or mode, or name another one",
+    return cli_fail(CLI_FILE,
+                    "%s cannot be made, as %s is no folder that may be written to; change its "
+                    "owner or mode, or name another one",
                     cli_shown(out), cli_shown(path));
 }
 

@@ -184,7 +184,7 @@ static int plan_card(plan_run *r, const char *name, bool first)
     bool one = given->recompute != NULL;
     plan_row row = {.recompute = r->training.recompute};
     if (!cup_card_find(name, &row.card))
-        return cli_usage("--card %s is not known; `cupola plan --help` says where they stand",
+        return cli_usage("--card %s is not known; `cupola plan --help` says which are",
                          cli_shown(name));
     int code = CLI_OK;
     /* All policies, so that what recomputing saves is seen; with --recompute it alone. */

@@ -218,7 +218,7 @@ static int plan_cards(page *p, plan_scene *s, const plan_wish *wish)
     cup_dtype dtype = s->training.dtype;
     for (int i = 0; i < (count ? count : 1) && !code; i++) {
         if (!cup_card_find(names[i], &s->card))
-            return cli_usage("--card %s is not known; `cupola plan --help` says where they stand",
+            return cli_usage("--card %s is not known; `cupola plan --help` says which are",
                              cli_shown(names[i]));
         /* As train chooses it on such a card. */
         bool old = !strcmp(s->card.arch, "sm_75") && !call_has(p->call, "dtype");

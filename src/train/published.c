@@ -178,13 +178,28 @@ static cup_status take(void *user, const char *name, cup_tensor *view)
     return c->error.status;
 }
 
+/* NULL: the file is not that of a model, which the context's error says with its name. */
+static const cup__published_family *take_config(cup_context *c, const cup__json *json,
+                                                cup_gpt_config *out)
+{
+    *out = (cup_gpt_config){.size = sizeof *out};
+    const cup__published_family *family = family_of(&c->error, json);
+    if (!family || family->read(&c->error, json, out) != CUP_OK)
+        return NULL;
+    out->family = family->family;
+    if (cup_gpt_config_check(c, out) == CUP_OK)
+        return family;
+    cup__error_prefix(&c->error, "%s: ", json->name);
+    c->error.status = CUP_FORMAT;
+    return NULL;
+}
+
 static cup_gpt *import(cup_context *c, const char *folder, const cup__json *json, cup_dtype dtype)
 {
-    cup_gpt_config config = {.size = sizeof config};
-    const cup__published_family *family = family_of(&c->error, json);
-    if (!family || family->read(&c->error, json, &config) != CUP_OK)
+    cup_gpt_config config;
+    const cup__published_family *family = take_config(c, json, &config);
+    if (!family)
         return NULL;
-    config.family = family->family;
     cup_gpt *m = cup_gpt_new(c, dtype, &config);
     cup_tensors *found = m ? cup_safetensors_load(c, folder) : NULL;
     finds f = {family, found, folder};
@@ -225,16 +240,15 @@ cup_gpt *cup_gpt_import(cup_context *c, const char *folder, cup_dtype dtype)
 cup_status cup__published_read(cup_context *c, const char *folder, cup_gpt_config *config,
                                const cup__published_family **family)
 {
-    cup_gpt_config found = {.size = sizeof found};
+    cup_gpt_config found;
     cup__json json;
     CUP_TRY(read_config(c, folder, &json));
-    *family = family_of(&c->error, &json);
-    cup_status status = *family ? (*family)->read(&c->error, &json, &found) : c->error.status;
+    *family = take_config(c, &json, &found);
     cup__json_free(&json);
-    CUP_TRY(status);
-    found.family = (*family)->family;
+    if (!*family)
+        return c->error.status;
     *config = found;
-    return cup_gpt_config_check(c, config);
+    return CUP_OK;
 }
 
 cup_status cup_gpt_config_load(cup_context *c, const char *folder, cup_gpt_config *config)

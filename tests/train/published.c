@@ -250,7 +250,7 @@ TEST(published_models_are_refused_where_they_are_others)
                    "\"rope_scaling\": {\"type\": \"llama3\", \"factor\": 8, "
                    "\"low_freq_factor\": 4, \"high_freq_factor\": 4, "
                    "\"original_max_position_embeddings\": 99}",
-                   CUP_ARGUMENT, "high must be above low");
+                   CUP_FORMAT, "/config.json: gpt: ");
     expect_refused(c, folder, "\"silu\"", "\"relu\"", CUP_UNSUPPORTED, "another function");
     expect_refused(c, folder, "\"hidden_size\": 16", "\"hidden_size\": 32", CUP_FORMAT,
                    "by config.json it must be");

@@ -145,19 +145,31 @@ static const char sanitizer[] = "case \"$*\" in *racecheck*graphs*)\n"
 
 TEST(sanitize_script_tells_which_tool_found_something)
 {
-    char out[16000];
+    char out[30000];
     const char *folder = begin(passing);
     program(folder, "compute-sanitizer", sanitizer);
-    EXPECT_INT(test_command(out, sizeof out, "PATH=%s:$PATH LIMIT=0.5 tools/sanitize %s", folder,
-                            folder),
+    EXPECT_INT(test_command(out, sizeof out,
+                            "export PATH=%s:$PATH RECORDS=%s/said LIMIT=1 CALLS=30; "
+                            "tools/sanitize %s; code=$?; cat $RECORDS; exit $code",
+                            folder, folder, folder),
                1);
-    EXPECT_CONTAINS(out, "memcheck matrix-products: clean");
-    EXPECT_CONTAINS(out, "memcheck attention-in-one-pass-4: clean");
-    EXPECT_CONTAINS(out, "racecheck graphs: FAILED: ========= RACECHECK SUMMARY: 2 hazards");
-    EXPECT_CONTAINS(out, "synccheck convolutions: FAILED: ended after 0.5 s");
-    EXPECT_CONTAINS(out, "synccheck graphs: clean");
-    EXPECT_INT(test_command(out, sizeof out, "PATH=%s:$PATH TOOLS=initcheck tools/sanitize %s",
-                            folder, folder),
+    EXPECT_CONTAINS(out, "memcheck matrix-products: 30 calls, clean");
+    EXPECT_CONTAINS(out, "memcheck attention-in-one-pass: 4 calls, clean");
+    EXPECT_CONTAINS(out, "racecheck graphs: 0 calls, FAILED: ========= RACECHECK SUMMARY: 2 haz");
+    EXPECT_CONTAINS(out, "synccheck convolutions: 0 calls, FAILED: ended after 1 s");
+    EXPECT_CONTAINS(out, "synccheck graphs: 4 calls, clean");
+    EXPECT_CONTAINS(out, "\tmemcheck\tmatrix-products\t30\t0\tclean\n");
+    EXPECT_CONTAINS(out, "\tsynccheck\tconvolutions\t0\t2\tFAILED");
+    EXPECT_INT(test_command(out, sizeof out,
+                            "PATH=%s:$PATH RECORDS=%s/other TOOLS=initcheck TOTAL=0 CALLS=30 "
+                            "tools/sanitize %s",
+                            folder, folder, folder),
+               1);
+    EXPECT_CONTAINS(out, "initcheck pooling: 0 calls, not begun");
+    EXPECT_INT(test_command(out, sizeof out,
+                            "PATH=%s:$PATH RECORDS=%s/other TOOLS=initcheck CALLS=30 "
+                            "tools/sanitize %s",
+                            folder, folder, folder),
                0);
     EXPECT_INT(test_command(out, sizeof out,
                             "sort %s/sanitize/families | tr ' ' '\\n' | grep -v '^[a-z].*-' | "

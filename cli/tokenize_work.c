@@ -61,9 +61,15 @@ static void say(const cup_tokenizer *t, const cup_tokenizer_learned *l)
 int tokenize_check_out(const char *out)
 {
     char path[PATH_MAX];
-    int length = snprintf(path, sizeof path, "%s", out);
+    int length = snprintf(path, sizeof path, "%s.part", out);
     if (length < 0 || (size_t)length >= sizeof path)
         return cli_usage("--out names a path of over %d bytes", PATH_MAX);
+    if (access(path, F_OK) == 0)
+        return cli_fail(CLI_FILE,
+                        "%s is there: another process makes these tokens, or was killed while it "
+                        "did; then remove it",
+                        cli_shown(path));
+    path[strlen(out)] = 0;
     do {
         char *slash = strrchr(path, '/');
         if (slash)

@@ -99,6 +99,10 @@ TEST(tokenize_learns_as_a_command)
                5);
     EXPECT_CONTAINS(out, "text.txt/b/c cannot be made, as text.txt");
     EXPECT(!strstr(out, "tokenizer of"));
+    EXPECT_INT(test_command(out, sizeof out, "mkdir '%s/e.part'", folder), 0);
+    EXPECT_INT(cupola("tokenize --data text.txt --tokenizer bpe --vocabulary 300 --out e"), 5);
+    EXPECT_CONTAINS(out, "e.part is there: another process makes these tokens");
+    EXPECT(!strstr(out, "tokenizer of"));
     EXPECT_INT(cupola("train --data text.txt --tokenizer pairs.json --out c --device cpu --layers "
                       "1 --heads 1 --width 8 --context 8 --batch 1 --steps 1"),
                0);

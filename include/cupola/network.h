@@ -30,7 +30,7 @@
  * - keep NAME gives a name, of up to 31 letters, to what comes in, and concat NAME puts the
  *   channels of what was kept last under that name before those of what comes in: a U-Net keeps
  *   what it makes smaller, a DenseNet all there was;
- * - repeat N ... end stands for the lines between N times.
+ * - repeat N ... end stands for the lines between N times; there are at most 4096 layers in all.
  * Behind # is a comment. */
 #ifndef CUPOLA_NETWORK_H
 #define CUPOLA_NETWORK_H

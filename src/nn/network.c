@@ -7,7 +7,7 @@
 #include "cupola/ops.h"
 #include "nn/network.h"
 
-#define MOST_STEPS 100000
+#define MOST_STEPS 4096 /* each of whose names is held against all before it */
 
 typedef cup__network_frame frame;
 typedef cup__network_making making;
@@ -274,6 +274,9 @@ static cup_status close_frame(making *m, const cup__network_line *l, int *at)
         m->depth--;
         return close_residual(m, l, f);
     }
+    if (*at == f->begin + 1)
+        return cup_fail(m->n->c, CUP_FORMAT, "line %d of the network: there is nothing to repeat",
+                        f->line->number);
     if (--f->left > 0)
         *at = f->begin;
     else
@@ -284,14 +287,16 @@ static cup_status close_frame(making *m, const cup__network_line *l, int *at)
 static cup__network_step *add_step(making *m, cup__step_kind kind)
 {
     cup_network *n = m->n;
+    if (n->count == MOST_STEPS) {
+        cup_fail(n->c, CUP_FORMAT, "the network has over %d layers; repeat them fewer times",
+                 MOST_STEPS);
+        return NULL;
+    }
     if (n->count == n->room) {
         int room = n->room ? 2 * n->room : 64;
-        cup__network_step *steps = n->count < MOST_STEPS
-                                       ? realloc(n->steps, (size_t)room * sizeof *steps)
-                                       : NULL;
+        cup__network_step *steps = realloc(n->steps, (size_t)room * sizeof *steps);
         if (!steps) {
-            cup_fail(n->c, n->count < MOST_STEPS ? CUP_MEMORY : CUP_FORMAT,
-                     "the network has over %d layers, or there is no memory for it", n->count);
+            cup_fail(n->c, CUP_MEMORY, "no host memory for a network of %d layers", room);
             return NULL;
         }
         n->steps = steps;

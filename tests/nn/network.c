@@ -163,7 +163,10 @@ TEST(network_refused)
         {"residual\nshortcut\nshortcut\nend\n", "or is its second"},
         {"conv 8\n", "ends with images of 4 x 4 x 8 for 5 classes"},
         {"flatten\nlinear 4\n", "ends with 4 numbers for 5 classes"},
-        {"repeat 1000000\nrepeat 1000000\nrelu\nend\nend\n", "layers"}};
+        {"repeat 1000000\nrepeat 1000000\nrelu\nend\nend\n", "over 4096 layers"},
+        {"repeat 1000000\nconv same\nend\n", "over 4096 layers; repeat them fewer times"},
+        {"relu\nrepeat 1000000000\nrepeat 1000000000\nend\nend\n",
+         "line 3 of the network: there is nothing to repeat"}};
     cup_context *c = begin();
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         cup_parameters *list = cup_parameters_new(c, CUP_F32);

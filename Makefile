@@ -194,11 +194,13 @@ abi-list: ## at a release: writes its interface to docs/abi, for later versions 
 .PHONY: asan tsan
 asan: export CK_TIMEOUT_MULTIPLIER := 5
 # Ops make random calls and graphs here, which are small, in place of the fixed calls of each and of
-# differences of them, which take minutes and go through the same lines. Left out, too, are samples
-# that are run again on other numbers of threads, the examples of --help, caches of every size, and
-# kills and stops of the command, which have tests of their own beside. Of runs that several
-# processes share those left out are others again with dropout, experts or both, chunks, or two ways
-# at once; and kills at each operation leave off what others do to the end.
+# differences of them, which take minutes and go through the same lines. Left out, too, are calls that
+# are held against doubles or differences, and runs that learn; empty tensors, which are drawn at
+# random, too; samples that are run again on other numbers of threads, the examples of --help, caches
+# of every size, and kills and stops of the command, which have tests of their own beside. Of runs
+# that several processes share those left out are others again with dropout, experts, adapters,
+# chunks, policies or two ways at once; and kills at each operation leave off what others do to the
+# end.
 OPS := $(shell sed -n 's/^\(OP\|FUNCTION\|INTERNAL\|OPTIMIZER\).\([a-z0-9_]*\),.*/\2/p' src/dispatch/ops.def)
 ASAN_K := $(foreach o,$(OPS),-op_$o -gradient_$o) \
     -deterministic_ops -examples_run -bpe_cache -ends_soon \
@@ -213,13 +215,16 @@ ASAN_K := $(foreach o,$(OPS),-op_$o -gradient_$o) \
     -parallel_experts_in -parallel_experts_of \
     -parallel_texts_in_parts_beside -parallel_texts_in_parts_drop -parallel_parts_drop \
     -parallel_stages_drop -parallel_stages_are_copied -parallel_chunks_are_copied \
-    -parallel_checkpoints -parallel_adapters_with -parallel_adapters_beside -parallel_adapters_of \
-    -parallel_adapters_are_saved -parallel_stages_that
+    -parallel_checkpoints -parallel_adapters -parallel_stages_that -parallel_policies \
+    -parallel_evaluations -saved_weights_begin_runs_of_experts -backward_passes_what \
+    -stages_take_less -stages_of_a_programs -graph_random_ones -fp8_learns -loss_scale_lets -empty_ \
+    -expr_calls_agree -gpt_experts_have_the_slopes -products_of_f32 -accuracy_at_the_timed_shape \
+    -together_gradients_in_buckets -bench_formats -bench_shapes
 asan: ## the tests under AddressSanitizer and UndefinedBehaviorSanitizer
 	$(MAKE) BUILD=build/asan OPT=-O1 DEBUG=-g1 K="$(or $(K),$(ASAN_K))" \
 	    SANITIZE="-fsanitize=address,undefined -fno-sanitize-recover -fno-omit-frame-pointer" test
-	$(if $(K),,build/asan/cupola check --device cpu --random 4000)
-	$(if $(K),,build/asan/cupola check --device cpu --graphs 300)
+	$(if $(K),,build/asan/cupola check --device cpu --random 3000)
+	$(if $(K),,build/asan/cupola check --device cpu --graphs 200)
 # Ten times slower than without, so it runs the tests with threads unless K says otherwise; kills
 # at each of forty operations, or of one of several processes, show no more of threads than others do.
 TSAN_K := op_gelu op_sum op_softmax_grad op_linear_relu op_adamw tensor_ cuda_ cache_ \

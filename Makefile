@@ -226,11 +226,13 @@ asan: ## the tests under AddressSanitizer and UndefinedBehaviorSanitizer
 	$(if $(K),,build/asan/cupola check --device cpu --random 3000)
 	$(if $(K),,build/asan/cupola check --device cpu --graphs 200)
 # Ten times slower than without, so it runs the tests with threads unless K says otherwise; kills
-# at each of forty operations, or of one of several processes, show no more of threads than others do.
+# at each of forty operations, or of one of several processes, runs that processes share in one more
+# way, or that resume with one more optimizer, show no more of threads than others do.
 TSAN_K := op_gelu op_sum op_softmax_grad op_linear_relu op_adamw tensor_ cuda_ cache_ \
     kernels_t pool_random bpe_ data_ train threads_ -killed_at_any -survives_kills -survives_a_stop \
     -ends_soon -bpe_cache -training_says_what -names_who_is_slow -meets_a_full_disk_ \
-    -with_split_states
+    -with_split_states -launch_train_by_many -launch_train_shares_out -launch_train_goes_on \
+    -with_other_kinds
 tsan: export CK_TIMEOUT_MULTIPLIER := 20
 # OpenBLAS has threads of its own when a test forks, and mends itself in the child.
 tsan: export TSAN_OPTIONS := die_after_fork=0

@@ -206,6 +206,16 @@ static double off_by(cup_gpt *m, const float *trained)
     return worst(trained, read, count);
 }
 
+/* The run's model merged with its adapters, and what is exported of it, are as trained. */
+static void expect_merged(session *s, const places *p, const float *trained)
+{
+    cup_gpt *m = cup_gpt_load(s->c, p->run);
+    EXPECT_INT(cup_gpt_merge(m), CUP_OK);
+    EXPECT_INT(cup_gpt_export(m, p->merged), CUP_OK);
+    EXPECT(off_by(m, trained) < 1e-4);
+    EXPECT(off_by(cup_gpt_load(s->c, p->merged), trained) < 1e-4);
+}
+
 TEST(adapters_are_written_and_read_as_others_have_them)
 {
     static float trained[MOST_LOGITS];
@@ -232,11 +242,7 @@ TEST(adapters_are_written_and_read_as_others_have_them)
     EXPECT_INT(cup_gpt_adapters_load(m, p.own), CUP_OK);
     EXPECT(off_by(m, trained) == 0);
     EXPECT(off_by(cup_gpt_load_average(s.c, p.run), trained) > 1e-4);
-    m = cup_gpt_load(s.c, p.run);
-    EXPECT_INT(cup_gpt_merge(m), CUP_OK);
-    EXPECT_INT(cup_gpt_export(m, p.merged), CUP_OK);
-    EXPECT(off_by(m, trained) < 1e-4);
-    EXPECT(off_by(cup_gpt_load(s.c, p.merged), trained) < 1e-4);
+    expect_merged(&s, &p, trained);
     end(&s);
 }
 
@@ -263,11 +269,7 @@ TEST(adapters_beside_experts_are_those_of_attention)
     m = cup_gpt_load(s.c, p.base);
     EXPECT_INT(cup_gpt_adapters_load(m, p.own), CUP_OK);
     EXPECT(off_by(m, trained) == 0);
-    m = cup_gpt_load(s.c, p.run);
-    EXPECT_INT(cup_gpt_merge(m), CUP_OK);
-    EXPECT_INT(cup_gpt_export(m, p.merged), CUP_OK);
-    EXPECT(off_by(m, trained) < 1e-4);
-    EXPECT(off_by(cup_gpt_load(s.c, p.merged), trained) < 1e-4);
+    expect_merged(&s, &p, trained);
     end(&s);
 }
 

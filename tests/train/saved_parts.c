@@ -339,6 +339,19 @@ static void run_apart(cup_context *c, cup_comm *comm, void *user)
     run_piece(c, comm, &p);
 }
 
+/* A run in pieces, each with a split of its own, in a folder that only rank 0 sees. */
+static void run_pieces_apart(const cup_training *a, const split *splits, int count)
+{
+    for (int i = 0; i < count; i++) {
+        piece p = {.training = *a,
+                   .folder = in_folder("apart"),
+                   .until = a->steps * (i + 1) / count,
+                   .split = splits[i]};
+        EXPECT_INT(cup__folder_make(NULL, p.folder), CUP_OK);
+        together(splits[i].processes, run_apart, &p);
+    }
+}
+
 TEST(saved_parts_by_rank_0_where_others_do_not_see_it)
 {
     static const split splits[] = {{.processes = 2, .tensor = 2},
@@ -346,14 +359,7 @@ TEST(saved_parts_by_rank_0_where_others_do_not_see_it)
     cup_training a = training_of(false, 0);
     char listed[1000];
     run_pieces(in_folder("one"), &a, NULL, &one, 1);
-    for (int i = 0; i < 2; i++) {
-        piece p = {.training = a,
-                   .folder = in_folder("apart"),
-                   .until = a.steps * (i + 1) / 2,
-                   .split = splits[i]};
-        EXPECT_INT(cup__folder_make(NULL, p.folder), CUP_OK);
-        together(2, run_apart, &p);
-    }
+    run_pieces_apart(&a, splits, 2);
     EXPECT_INT(test_command(listed, sizeof listed, "cd '%s' && ls of0/run of1", in_folder("apart")),
                0);
     EXPECT_TEXT(listed, "of0/run:\nlosses.csv\nmodel.safetensors\noptimizer.safetensors\n"
@@ -370,14 +376,7 @@ TEST(saved_experts_by_rank_0_where_others_do_not_see_it)
                                    {.processes = 4, .expert = 2, .stages = 2, .zero = 1}};
     cup_training a = training_of(true, 4);
     run_pieces(in_folder("one"), &a, NULL, &one, 1);
-    for (int i = 0; i < 4; i++) {
-        piece p = {.training = a,
-                   .folder = in_folder("apart"),
-                   .until = a.steps * (i + 1) / 4,
-                   .split = splits[i]};
-        EXPECT_INT(cup__folder_make(NULL, p.folder), CUP_OK);
-        together(4, run_apart, &p);
-    }
+    run_pieces_apart(&a, splits, 4);
     expect_losses(in_folder("one"), in_folder("apart/of0/run"), (int)a.steps);
 }
 

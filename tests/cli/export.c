@@ -23,14 +23,28 @@ static int cupola(const char *folder, const char *words)
 #define LLAMA                                                                                      \
     "--layers 1 --heads 2 --width 16 --context 16 --positions rotary --norm rmsnorm --mlp swiglu "
 
-TEST(export_is_where_a_run_may_begin)
+static void write_text(const char *folder)
 {
-    const char *folder = test_folder();
     char path[512], text[3000];
     for (size_t i = 0; i < sizeof text; i++)
         text[i] = "abcd efg\n"[(i * i / 7 + i / 3) % 9];
     snprintf(path, sizeof path, "%s/text.txt", folder);
     EXPECT_INT(cup__file_write(NULL, path, text, sizeof text), CUP_OK);
+}
+
+/* A Llama in a, and what is exported of it in b, of pairs learned from a text. */
+static void export_learned(const char *folder)
+{
+    write_text(folder);
+    EXPECT_INT(cupola(folder, "train --out a --tokenizer bpe --vocabulary 280 " TINY LLAMA), 0);
+    EXPECT_INT(cupola(folder, "export --from a --out b"), 0);
+}
+
+TEST(export_is_where_a_run_may_begin)
+{
+    const char *folder = test_folder();
+    char path[512];
+    write_text(folder);
     EXPECT_INT(cupola(folder, "train --out a " TINY LLAMA), 0);
     char *page;
     snprintf(path, sizeof path, "%s/a/loss.html", folder);
@@ -63,12 +77,7 @@ TEST(export_writes_adapters_or_merges_them)
     const char *folder = test_folder();
     static char written[sizeof out];
     char path[512], text[3000], *config;
-    for (size_t i = 0; i < sizeof text; i++)
-        text[i] = "abcd efg\n"[(i * i / 7 + i / 3) % 9];
-    snprintf(path, sizeof path, "%s/text.txt", folder);
-    EXPECT_INT(cup__file_write(NULL, path, text, sizeof text), CUP_OK);
-    EXPECT_INT(cupola(folder, "train --out a --tokenizer bpe --vocabulary 280 " TINY LLAMA), 0);
-    EXPECT_INT(cupola(folder, "export --from a --out b"), 0);
+    export_learned(folder);
     EXPECT_INT(cupola(folder, "train --out c --lora 2 " TINY), 2);
     EXPECT_CONTAINS(out, "name its folder with --from");
     EXPECT_INT(cupola(folder, "train --from b --lora-scale 2 --out c " TINY), 2);
@@ -128,11 +137,8 @@ TEST(train_reads_another_field_of_json_lines)
 TEST(export_is_what_generate_writes_from)
 {
     const char *folder = test_folder();
-    char path[512], text[3000];
-    for (size_t i = 0; i < sizeof text; i++)
-        text[i] = "abcd efg\n"[(i * i / 7 + i / 3) % 9];
-    snprintf(path, sizeof path, "%s/text.txt", folder);
-    EXPECT_INT(cup__file_write(NULL, path, text, sizeof text), CUP_OK);
+    char path[512];
+    write_text(folder);
     EXPECT_INT(cupola(folder, "train --out a --tokenizer bpe --vocabulary 280 --head-size 6 "
                               "--qk-norm --bias no " TINY LLAMA),
                0);
@@ -163,13 +169,8 @@ static void replace(const char *path, const char *part, const char *by)
 TEST(export_keeps_the_family_of_what_was_read)
 {
     const char *folder = test_folder();
-    char path[512], text[3000], *config;
-    for (size_t i = 0; i < sizeof text; i++)
-        text[i] = "abcd efg\n"[(i * i / 7 + i / 3) % 9];
-    snprintf(path, sizeof path, "%s/text.txt", folder);
-    EXPECT_INT(cup__file_write(NULL, path, text, sizeof text), CUP_OK);
-    EXPECT_INT(cupola(folder, "train --out a --tokenizer bpe --vocabulary 280 " TINY LLAMA), 0);
-    EXPECT_INT(cupola(folder, "export --from a --out b"), 0);
+    char path[512], *config;
+    export_learned(folder);
     snprintf(path, sizeof path, "%s/b/config.json", folder);
     replace(path, "\"llama\"", "\"mistral\"");
     EXPECT_INT(cupola(folder, "train --from b --out c " TINY), 0);
@@ -206,12 +207,7 @@ TEST(generate_ends_where_the_files_of_the_model_say)
 {
     const char *folder = test_folder();
     char path[512], text[3000];
-    for (size_t i = 0; i < sizeof text; i++)
-        text[i] = "abcd efg\n"[(i * i / 7 + i / 3) % 9];
-    snprintf(path, sizeof path, "%s/text.txt", folder);
-    EXPECT_INT(cup__file_write(NULL, path, text, sizeof text), CUP_OK);
-    EXPECT_INT(cupola(folder, "train --out a --tokenizer bpe --vocabulary 280 " TINY LLAMA), 0);
-    EXPECT_INT(cupola(folder, "export --from a --out b"), 0);
+    export_learned(folder);
     snprintf(path, sizeof path, "%s/b", folder);
     int length = snprintf(text, sizeof text, "{\"eos_token_id\": [0, %d]}", best_token(path, "ab"));
 #define BEST "generate --from b --prompt ab --temperature 0 --tokens 9 --device cpu --json"
@@ -234,13 +230,8 @@ TEST(export_keeps_the_files_beside_a_tokenizer)
         {"chat_template.jinja", "{% for m in messages %}\n\"{{ m }}\"\t{% endfor %}"},
         {"generation_config.json", "{\"top_k\": 20, \"eos_token_id\": []}\n\n"}};
     const char *folder = test_folder();
-    char path[512], text[3000];
-    for (size_t i = 0; i < sizeof text; i++)
-        text[i] = "abcd efg\n"[(i * i / 7 + i / 3) % 9];
-    snprintf(path, sizeof path, "%s/text.txt", folder);
-    EXPECT_INT(cup__file_write(NULL, path, text, sizeof text), CUP_OK);
-    EXPECT_INT(cupola(folder, "train --out a --tokenizer bpe --vocabulary 280 " TINY LLAMA), 0);
-    EXPECT_INT(cupola(folder, "export --from a --out b"), 0);
+    char path[512];
+    export_learned(folder);
     for (int i = 0; i < 4; i++) {
         snprintf(path, sizeof path, "%s/b/%s", folder, files[i][0]);
         EXPECT_INT(cup__file_write(NULL, path, files[i][1], strlen(files[i][1])), CUP_OK);

@@ -119,8 +119,9 @@ CUP_API cup_tensor *cup_conv1d(cup_context *c, cup_tensor *x, cup_tensor *weight
  * with a kernel of k becomes (n - 1) stride - padding + dilation (k - 1) + 1 + output_padding,
  * which says how much of what a stride leaves open is part of the result, and is less than the
  * stride; with `same` it becomes n stride. Numbers are one, or one for each side; padding may be
- * two for each: before and behind. In 1, 2 and 3 dimensions; images with their channels last are
- * taken as they lie. */
+ * two for each: before and behind. It cuts places off the result and adds none to x, so that there
+ * is no padding_mode. In 1, 2 and 3 dimensions; images with their channels last are taken as they
+ * lie. */
 typedef struct cup_conv_transpose_options {
     size_t size;
     cup_ints stride, padding, output_padding, dilation; /* none: 1, 0, 0 and 1 */

@@ -14,7 +14,7 @@
  *   large where the stride is 1, and with padding=same they have a place for each stride),
  *   convtranspose N (kernel= and stride=, 2 each, padding=, outpadding=, dilation=, groups=,
  *   nobias; without padding=, or with padding=same, sides become as many times longer as the stride
- *   says), maxpool K,
+ *   says; padding cuts places off, so that there is no mode=), maxpool K,
  *   avgpool K (stride=, padding=), adaptivepool N, the mean, or with mode=max the largest, of each
  *   of N x N windows, globalpool, the mean of each channel, upsample F (mode=bilinear or bicubic),
  *   pixelshuffle F, localresponsenorm N of N channels (alpha=, beta=, k=, see

@@ -210,6 +210,16 @@ static bool take(cup__network_line *line, const char *word)
                           : (takes & WHOLE) && whole(word, 1, &line->count);
 }
 
+static cup_status refuse(cup_context *c, const cup__network_line *line, const char *word)
+{
+    bool filled = line->kind == CUP__STEP_CONVTRANSPOSE && value_of(word, "mode");
+    return cup_fail(c, CUP_FORMAT, "line %d of the network: %s cannot take \"%.60s\"%s",
+                    line->number, words[line->kind].name, word,
+                    filled ? ": its padding cuts places off and adds none that could be filled; "
+                             "take upsample and a conv with mode="
+                           : "");
+}
+
 static cup_status read_line(cup_context *c, char *text, int number, cup__network_line *line)
 {
     char *rest = NULL, *word = strtok_r(text, " \t\r", &rest);
@@ -223,8 +233,7 @@ static cup_status read_line(cup_context *c, char *text, int number, cup__network
                                 .alpha = -1, .beta = -1, .bias = -1};
     while ((word = strtok_r(NULL, " \t\r", &rest)))
         if (!take(line, word))
-            return cup_fail(c, CUP_FORMAT, "line %d of the network: %s cannot take \"%.60s\"",
-                            number, words[kind].name, word);
+            return refuse(c, line, word);
     int takes = words[kind].takes;
     if ((takes & (WHOLE | PART | NAME)) && !(takes & MAYBE) && !line->has_number)
         return cup_fail(c, CUP_FORMAT, "line %d of the network: behind %s a %s is missing",

@@ -1,8 +1,11 @@
 /* Compiles ahead the kernels that the random parts of `make gpu` take on a GPU of this kind, where
- * the GPU need not be: `check_kernels sm_90a SEED [CALLS] [KERNELS]`, as `make gpu` has them. The
- * cache folder has them then, beside those of `cupola kernels build`. */
+ * the GPU need not be: `check_kernels sm_90a SEED [CALLS] [KERNELS]`, as `make gpu` has them. With
+ * names of ops behind these, the kernels of random calls of those alone, all of them small, as
+ * `make sanitize` has them. The cache folder has them then, beside those of
+ * `cupola kernels build`. */
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "cuda/dry.h"
 #include "prof/check_backward.h"
@@ -26,29 +29,41 @@ static void on_done(int64_t calls, void *user)
                 (long long)p->calls);
 }
 
+/* Whether a row is one of the ops that are named; all are where none is. */
+static bool is_named(const cup__row *row, char **names)
+{
+    bool named = !*names;
+    for (; *names && !named; names++)
+        named = !strcmp(row->name, *names);
+    return named;
+}
+
 int main(int argc, char **argv)
 {
     static const cup__row *rows[MOST_ROWS];
-    if (argc < 3 || argc > 5) {
-        fprintf(stderr, "usage: check_kernels ARCH SEED [CALLS] [KERNELS]\n");
+    if (argc < 3) {
+        fprintf(stderr, "usage: check_kernels ARCH SEED [CALLS] [KERNELS] [OP...]\n");
         return 2;
     }
     uint64_t seed = strtoull(argv[2], NULL, 10);
     int64_t calls = argc > 3 ? atoll(argv[3]) : 20000, kernels = argc > 4 ? atoll(argv[4]) : 5000;
+    char **names = argv + (argc > 5 ? 5 : argc);
     int count = 0;
-    for (const cup__row *row = cup__rows; row->name && count < MOST_ROWS; row++)
-        rows[count++] = row;
+    for (const cup__row *row = cup__rows; row->name && count < MOST_ROWS; row++) {
+        if (is_named(row, names))
+            rows[count++] = row;
+    }
     cup_context *c = cup__context_dry(argv[1]);
     part random = {"random calls", calls};
     if (cup_error(c) == CUP_OK)
         cup__random_check(c,
                           &(cup__random_options){.rows = rows, .row_count = count, .calls = calls,
                                                  .seed = seed, .kernels = kernels,
-                                                 .large = true, .done = on_done},
+                                                 .large = !*names, .done = on_done},
                           NULL, NULL, &random);
-    if (cup_error(c) == CUP_OK)
+    if (cup_error(c) == CUP_OK && !*names)
         cup__check_backward(c, rows, count, seed, calls / 10, NULL, NULL);
-    if (cup_error(c) == CUP_OK)
+    if (cup_error(c) == CUP_OK && !*names)
         cup__check_graphs(c, seed, calls / 10, NULL, NULL);
     bool failed = cup_error(c) != CUP_OK;
     fprintf(failed ? stderr : stdout, "%s\n", failed ? cup_error_text(c) : "kernels are ready");

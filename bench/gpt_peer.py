@@ -138,7 +138,8 @@ def run(name, a):
     torch.manual_seed(1)
     if a.device == "cuda":
         torch.cuda.reset_peak_memory_stats()
-    model = Model(*shape).to(a.device)
+    with torch.device(a.device):  # a processor takes minutes to draw some thousand million weights
+        model = Model(*shape)
     tokens, targets = (torch.randint(shape[4], (batch, context), device=a.device)
                        for _ in range(2))
     forward = prepared(model, a)

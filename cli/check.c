@@ -23,6 +23,7 @@ typedef struct check_given {
     const char *device, *graph, *gradient, *repeat;
     cli_files ops;
     int64_t random, kernels, from, graphs, gradients, seed;
+    bool small;
 } check_given;
 
 static const cli_option options[] = {
@@ -34,6 +35,9 @@ static const cli_option options[] = {
     {"kernels", INTEGER(check_given, kernels, 1, 1000000000), "N", NULL,
      "with --random on a GPU, choose calls that need about N kernels at most, as compiling takes "
      "longest; without it any number"},
+    {"small", FLAG(check_given, small), NULL, NULL,
+     "with --random, no calls of the sizes of models, of which each takes as long as hundreds of "
+     "others under a tool that looks at every access"},
     {"from", INTEGER(check_given, from, 0, 1000000000), "N", NULL,
      "with --random and --seed, leave out the calls before this one, as a check says that had to "
      "stop"},
@@ -194,6 +198,7 @@ static int make_random(cli_call *call, cup_context *c)
                                  .row_count = named_rows(given, rows),
                                  .calls = given->random,
                                  .kernels = given->kernels,
+                                 .small = given->small,
                                  .first = given->from < given->random ? given->from
                                                                       : given->random,
                                  .device = given->device};

@@ -12,6 +12,7 @@ typedef struct check_random_given {
     const cup__row *const *rows;
     int row_count;
     int64_t calls, first; /* first: the number of the first that is made */
+    bool small;           /* none as large as those of models */
     int64_t kernels;      /* about how many are compiled for them; 0: any number */
     uint64_t seed;
     const char *device; /* as it was given, for the command that repeats a call */

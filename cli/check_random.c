@@ -174,8 +174,9 @@ static int finish(random_run *run, cup_context *c, const cup__random_count *coun
                (unsigned long long)given->seed, (long long)drawn, (long long)run->results,
                (long long)run->failed, cup_device_text(c));
     if (!given->repeat && cup__device_is_lost(c->device) && run->next < given->calls)
-        printf("go on behind that call with --random %lld --seed %llu --from %lld\n",
-               (long long)given->calls, (unsigned long long)given->seed, (long long)run->next);
+        printf("go on behind that call with --random %lld --seed %llu --from %lld%s\n",
+               (long long)given->calls, (unsigned long long)given->seed, (long long)run->next,
+               given->small ? " --small" : "");
     return run->failed ? CLI_FAILED : CLI_OK;
 }
 
@@ -189,7 +190,7 @@ int check_random(cli_call *call, cup_context *c, const check_random_given *given
                                    .first = given->first,
                                    .seed = given->seed,
                                    .kernels = given->kernels,
-                                   .large = true,
+                                   .large = !given->small,
                                    .begins = on_begin,
                                    .done = on_done};
     last_device = given->device;

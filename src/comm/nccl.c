@@ -1,5 +1,9 @@
 /* Operations between GPUs: NCCL, on a stream of its own that waits for the context's and is waited
- * for by it, with events, so that a graph takes both. */
+ * for by it, with events, so that a graph takes both. All communicators of a context have that one
+ * stream, so that its card does what it has with others one after the other, in the order in which
+ * it was asked for: of two that ran at once one card could begin the first and another card the
+ * second, and each wait for what the other has no room for. */
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -10,14 +14,27 @@
 #include "cuda/cuda.h"
 #include "cuda/loader.h"
 
+/* The stream that all communicators of a context share. */
+typedef struct line {
+    const cup__cuda *gpu;
+    CUstream stream;
+    int refs;
+    struct line *next;
+    bool open;   /* something was queued that the context does not wait for yet */
+    bool beside; /* that may still run while the context goes on */
+} line;
+
+static pthread_mutex_t lines_lock = PTHREAD_MUTEX_INITIALIZER; /* of the list alone */
+static line *lines;
+
 struct cup__gpus {
     cup_comm *m;
     cup__cuda *gpu;
     ncclComm_t handle;
-    CUstream stream;
+    line *line;
+    CUstream stream; /* the line's */
     CUevent begun, done;
     cup__rope rope;
-    bool beside; /* what was begun may still run */
 };
 
 static cup_status check(cup_comm *m, ncclResult_t result, const char *doing)
@@ -81,6 +98,35 @@ static cup_status make_handle(cup_comm *m, cup__gpus *n)
                  "joining the GPUs");
 }
 
+static line *line_of(const cup__cuda *gpu)
+{
+    pthread_mutex_lock(&lines_lock);
+    line *found = lines;
+    while (found && found->gpu != gpu)
+        found = found->next;
+    if (!found && (found = cup__calloc(1, sizeof *found)) != NULL) {
+        *found = (line){.gpu = gpu, .next = lines};
+        lines = found;
+    }
+    if (found)
+        found->refs++;
+    pthread_mutex_unlock(&lines_lock);
+    return found;
+}
+
+static cup_status take_line(cup_comm *m, cup__gpus *n)
+{
+    n->line = line_of(n->gpu);
+    if (!n->line)
+        return cup__fail(&m->c->error, CUP_MEMORY, "out of host memory for a communicator");
+    if (!n->line->stream)
+        CUP_TRY(check_driver(m,
+                             cup__driver.cuStreamCreate(&n->line->stream, CU_STREAM_NON_BLOCKING),
+                             "making a stream"));
+    n->stream = n->line->stream;
+    return CUP_OK;
+}
+
 cup_status cup__nccl_open(cup_comm *m)
 {
     CUP_TRY(cup__library_need(&m->c->error, CUP__LIBNCCL));
@@ -91,8 +137,7 @@ cup_status cup__nccl_open(cup_comm *m)
     n->rope = (cup__rope){.pull = pull, .broken = broken, .user = n};
     m->nccl = n;
     CUP_TRY(make_handle(m, n));
-    CUP_TRY(check_driver(m, cup__driver.cuStreamCreate(&n->stream, CU_STREAM_NON_BLOCKING),
-                         "making a stream"));
+    CUP_TRY(take_line(m, n));
     CUP_TRY(check_driver(m, cup__driver.cuEventCreate(&n->begun, CU_EVENT_DISABLE_TIMING),
                          "making an event"));
     CUP_TRY(check_driver(m, cup__driver.cuEventCreate(&n->done, CU_EVENT_DISABLE_TIMING),
@@ -103,9 +148,33 @@ cup_status cup__nccl_open(cup_comm *m)
 
 static void set_beside(cup__gpus *n, bool on)
 {
-    if (n->beside != on)
+    if (n->line->beside != on)
         cup__cuda_beside(n->gpu, on);
-    n->beside = on;
+    n->line->beside = on;
+}
+
+/* Waits for what is queued. What others of the line wait for may never come where something has
+ * failed, until they are given up as well. */
+static void drain(const cup__gpus *n, bool failed)
+{
+    if (n->stream && (!failed || n->line->refs == 1))
+        cup__driver.cuStreamSynchronize(n->stream);
+}
+
+static void leave_line(cup__gpus *n, bool driver)
+{
+    line *own = n->line, **link = &lines;
+    if (!own || --own->refs > 0)
+        return;
+    set_beside(n, false);
+    if (driver && own->stream)
+        cup__driver.cuStreamDestroy(own->stream);
+    pthread_mutex_lock(&lines_lock);
+    while (*link != own)
+        link = &(*link)->next;
+    *link = own->next;
+    pthread_mutex_unlock(&lines_lock);
+    cup__free(own);
 }
 
 void cup__nccl_close(cup__gpus *n, bool failed)
@@ -113,20 +182,18 @@ void cup__nccl_close(cup__gpus *n, bool failed)
     if (!n)
         return;
     cup__rope_remove(n->m->mesh, &n->rope);
-    set_beside(n, false);
     bool driver = cup__launch_foreign(n->gpu, "NCCL") == CUP_OK || failed;
     if (n->handle && failed)
         cup__nccl.ncclCommAbort(n->handle);
-    if (driver && n->stream) {
-        cup__driver.cuStreamSynchronize(n->stream);
-        cup__driver.cuStreamDestroy(n->stream);
-    }
+    if (driver)
+        drain(n, failed);
     if (n->handle && !failed)
         cup__nccl.ncclCommDestroy(n->handle);
     if (driver && n->begun)
         cup__driver.cuEventDestroy(n->begun);
     if (driver && n->done)
         cup__driver.cuEventDestroy(n->done);
+    leave_line(n, driver);
     cup__free(n);
 }
 
@@ -139,6 +206,7 @@ static cup_status fork(cup_comm *m)
                          "recording an event"));
     CUP_TRY(check_driver(m, cup__driver.cuStreamWaitEvent(n->stream, n->begun, 0),
                          "waiting for an event"));
+    n->line->open = true;
     return check(m, cup__nccl.ncclGroupStart(), "beginning an operation");
 }
 
@@ -148,11 +216,15 @@ static cup_status ended(cup_comm *m, ncclResult_t result, const char *doing)
     return check(m, result == ncclSuccess ? end : result, doing);
 }
 
-/* And the context behind that, and behind all that was begun before. */
+/* And the context behind that, and behind all that was begun before, by whichever communicator.
+ * Nothing is left to wait for where another one's join has done so. */
 cup_status cup__nccl_join(cup_comm *m)
 {
     cup__gpus *n = m->nccl;
+    if (!n->line->open)
+        return CUP_OK;
     set_beside(n, false);
+    n->line->open = false;
     CUP_TRY(cup__launch_foreign(n->gpu, "NCCL"));
     CUP_TRY(check_driver(m, cup__driver.cuEventRecord(n->done, n->stream), "recording an event"));
     return check_driver(m, cup__driver.cuStreamWaitEvent(cup__cuda_stream(n->gpu), n->done, 0),

@@ -79,11 +79,8 @@ cup_status cup__split_sum_begin(cup_optimizer *o, const int *which, int count)
         return CUP_OK;
     CUP_TRY(cup__split_sum_end(o));
     CUP_TRY(begin(o, which, count, s->comm));
-    /* One communicator at a time, so that none waits for a card that another one fills. */
-    for (int i = 0; i < s->alike_count; i++) {
-        CUP_TRY(cup__comm_join(i ? s->alike[i - 1].same : s->comm));
+    for (int i = 0; i < s->alike_count; i++)
         CUP_TRY(begin(o, which, count, s->alike[i].same));
-    }
     return CUP_OK;
 }
 

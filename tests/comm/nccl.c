@@ -52,8 +52,12 @@ static void call_all(cup_context *c, cup_comm *m)
 TEST(comm_nccl_queues_and_captures)
 {
     cup_context *c = open_gpu();
-    cup_comm *m = join(c), *part = cup_comm_split_new(m, 4);
+    cup_comm *m = join(c);
+    long streams = fake_calls("cuStreamCreate");
+    cup_comm *part = cup_comm_split_new(m, 4);
     EXPECT_TEXT(cup_comm_backend(part), "NCCL");
+    /* Both have one order. */
+    EXPECT_INT(fake_calls("cuStreamCreate"), streams);
     call_all(c, m);
     EXPECT_INT(cup_capture_begin(c), CUP_OK);
     call_all(c, part);

@@ -104,9 +104,8 @@ cup_status cup__backward(cup_context *c, cup_tensor *loss, cup_tensor *slope)
         CUP_TRY(check_gradient(c, "backward", loss, slope,
                                "give its gradient to cup_backward_from"));
     CUP_TRY(check_start(c, "backward", loss));
-    const cup__grad_watch *watch = c->tape->watch;
-    if (watch)
-        cup__tape_first_uses(c, watch);
+    const cup__grad_watch *watch;
+    CUP_TRY(cup__tape_watched(c, &watch));
     return run(c, &(cup__walk){.watch = watch}, &loss, slope ? &slope : NULL, 1);
 }
 
@@ -131,7 +130,9 @@ cup_status cup_backward_from(cup_context *c, cup_tensor *const *tensors,
         CUP_TRY(check_gradient(c, verb, tensors[i], gradients ? gradients[i] : NULL,
                                "give its gradient, a tensor of its shape"));
     }
-    return run(c, &(cup__walk){0}, tensors, gradients, count);
+    const cup__grad_watch *watch;
+    CUP_TRY(cup__tape_watched(c, &watch));
+    return run(c, &(cup__walk){.watch = watch}, tensors, gradients, count);
 }
 
 static cup_status check_inputs(cup_context *c, cup_tensor *const *inputs, int count)

@@ -103,6 +103,8 @@ void cup__tape_use(cup__uses *uses, cup_tensor *const *in, int count);
 void cup__uses_free(cup__uses *uses);
 /* Sets the first uses of what is watched. */
 void cup__tape_first_uses(cup_context *c, const cup__grad_watch *watch);
+/* Who watches the backward that begins, or NULL, who is told of it. */
+cup_status cup__tape_watched(cup_context *c, const cup__grad_watch **watch);
 
 /* Frees the nodes from `count` on. */
 void cup__tape_truncate(cup_context *c, size_t count);

@@ -1,6 +1,9 @@
 /* Which node uses a parameter first: from there on down its gradient changes no more. */
 #include "grad/watch.h"
 
+#include <string.h>
+
+#include "base/hash.h"
 #include "base/memory.h"
 #include "grad/tape.h"
 
@@ -51,4 +54,27 @@ void cup__tape_first_uses(cup_context *c, const cup__grad_watch *watch)
         for (int i = 0; unknown && i < watch->count; i++)
             watch->parameters[i]->first_use = (uint32_t)n;
     }
+}
+
+cup_status cup__tape_watched(cup_context *c, const cup__grad_watch **watch)
+{
+    const cup__grad_watch *w = *watch = c->tape->watch;
+    c->tape->watch = NULL;
+    if (!w)
+        return CUP_OK;
+    cup__tape_first_uses(c, w);
+    return w->begins ? w->begins(w->user) : CUP_OK;
+}
+
+uint64_t cup__tape_hash(const cup_context *c)
+{
+    uint64_t hash = c->tape->count;
+    for (size_t i = 0; i < c->tape->count; i++) {
+        const cup__node *node = c->tape->nodes[i];
+        const char *name = cup__node_name(node);
+        const uint64_t all[] = {hash, cup__hash_bytes(name, strlen(name)),
+                                (uint64_t)node->in_count, (uint64_t)node->out_count};
+        hash = cup__hash_bytes(all, sizeof all);
+    }
+    return hash;
 }

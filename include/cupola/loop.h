@@ -126,12 +126,12 @@ typedef struct cup_loop_options {
  * communicator compute one loss together and are called with the same batches; a step's batches
  * are shared by such groups, each of ranks of `comm` that follow each other. Without `comm` there
  * is one group. `batch` and `evaluate` find their group's number from their rank. Gradients are
- * then added up behind backward and not meanwhile. In a folder that all see each process writes its
- * share of the model's tensors, which are put together whole in its host memory one after the
- * other, as model-00001-of-00004.safetensors and so on, and of the optimizer's states the slices
- * that it has; what it reads is what it needs of any checkpoint's tensors. So none needs memory for
- * more than its share and a tensor besides. In a folder that rank 0 alone sees it needs memory for
- * the whole model and all states. */
+ * added up meanwhile where all record the same calls, else behind backward. In a folder that all
+ * see each process writes its share of the model's tensors, which are put together whole in its
+ * host memory one after the other, as model-00001-of-00004.safetensors and so on, and of the
+ * optimizer's states the slices that it has; what it reads is what it needs of any checkpoint's
+ * tensors. So none needs memory for more than its share and a tensor besides. In a folder that rank
+ * 0 alone sees it needs memory for the whole model and all states. */
 
 /* Where processes have stages of a model, `pipe`, each makes the parameters of its own in its
  * list, and the batches of a step go through all stages one after the other: as soon as a stage
@@ -148,8 +148,9 @@ typedef struct cup_loop_options {
  * groups that share the batches. Of those who have the same stage so many as follow each other may
  * share out its experts (cup_parameters_experts): all of them make the same calls in the same
  * order. An optimizer's `split` is then among those that have the same stage; at its `stage` 3
- * parameters come to these before each use, so that all of them make the same calls. Gradients are
- * added up behind backward and not meanwhile. On a GPU a step is captured in one graph, with what
+ * parameters come to these before each use, so that all of them make the same calls. Gradients of
+ * the first stage are added up while it goes backward with the last batch, those of others behind
+ * that, while the stages before compute. On a GPU a step is captured in one graph, with what
  * goes between stages, so that a stop waits for all of it; a stage's work and what it passes on
  * follow each other on the context's stream. */
 

@@ -127,7 +127,12 @@ static cup_status backward(cup_loop *l, cup__passage *p, int chunk, int64_t i)
                                      p->owed ? cup__loss_scale_slope(o, p->owed) : NULL};
     CUP_TRY(l->c->error.status);
     cup__loop_pass(l, "backward", i);
-    CUP_TRY(cup_backward_from(l->c, made, gradients, p->owed ? 2 : 1));
+    if (s->closing)
+        cup__buckets_watch(l, true);
+    cup_status status = cup_backward_from(l->c, made, gradients, p->owed ? 2 : 1);
+    if (s->closing)
+        cup__buckets_watch(l, false);
+    CUP_TRY(status);
     cup_tensor_free(p->y);
     cup_tensor_free(p->d);
     cup_tensor_free(p->owed);
@@ -190,6 +195,15 @@ static cup_status make_passages(cup_loop *l, int count)
                      s->last + 1, s->chunks, count, TAPES - 1);
 }
 
+/* Whether a turn is this stage's last one of a step, and one of backward. That of others is to pass
+ * something on, for which those before wait: sums of gradients begin behind it, beside what these
+ * still compute. */
+static bool closes(const cup_loop *l, const cup__schedule *schedule, int64_t k, int64_t to)
+{
+    return to == l->share && k + 1 == schedule->count &&
+           schedule->turns[k].kind == CUP__BACKWARD;
+}
+
 /* The batches [from, to) of this process's share. */
 static cup_status compute(cup_loop *l, int64_t from, int64_t to)
 {
@@ -198,8 +212,11 @@ static cup_status compute(cup_loop *l, int64_t from, int64_t to)
     const cup__stages of = {s->last + 1, s->chunks, to - from, true};
     CUP_TRY(cup__schedule_make(&l->c->error, &of, s->at, &schedule));
     cup_status status = make_passages(l, schedule.slots);
-    for (int64_t k = 0; k < schedule.count && status == CUP_OK; k++)
+    for (int64_t k = 0; k < schedule.count && status == CUP_OK; k++) {
+        s->closing = closes(l, &schedule, k, to);
         status = run_turn(l, &schedule.turns[k], l->first + from + schedule.turns[k].batch);
+    }
+    s->closing = false;
     cup__free(schedule.turns);
     return status;
 }

@@ -202,24 +202,18 @@ static cup_status spread_split(cup_loop *l, bool resumed)
     return status;
 }
 
-/* Of what all have, and of parts: who shares it out, NULL being nobody, and who has the same. */
-typedef struct kind {
-    cup_comm *sharers, *same;
-} kind;
-#define KINDS 3
-
-static int kinds_of(const cup_loop *l, kind out[KINDS])
+int cup__loop_sharings(const cup_loop *l, cup__sharing out[CUP__SHARINGS])
 {
     int count = 0;
-    out[count++] = (kind){NULL, l->peers};
+    out[count++] = (cup__sharing){NULL, l->peers};
     if (l->among)
-        out[count++] = (kind){l->among, l->copies};
+        out[count++] = (cup__sharing){l->among, l->copies};
     if (l->experts && l->experts != l->among)
-        out[count++] = (kind){l->experts, l->alike};
+        out[count++] = (cup__sharing){l->experts, l->alike};
     return count;
 }
 
-static bool is_of(const cup_loop *l, const kind *k, const char *name, bool states)
+static bool is_of(const cup_loop *l, const cup__sharing *k, const char *name, bool states)
 {
     const cup__portion *part = cup__loop_part(l, name, states);
     return (part ? part->comm : NULL) == k->sharers;
@@ -227,7 +221,7 @@ static bool is_of(const cup_loop *l, const kind *k, const char *name, bool state
 
 /* Tensors of a kind, from where there is `room` on. */
 static int choose(const cup_loop *l, const cup_named *list, int64_t count, bool states,
-                  const kind *k, cup_tensor **room)
+                  const cup__sharing *k, cup_tensor **room)
 {
     int found = 0;
     for (int64_t i = 0; i < count; i++)
@@ -249,8 +243,8 @@ static cup_status spread_tensors(cup_loop *l, bool resumed)
     cup_tensor **room = cup__calloc((size_t)(weights + states), sizeof *room);
     if (!room)
         return cup__fail(&l->c->error, CUP_MEMORY, "out of host memory for the tensors of a run");
-    kind kinds[KINDS];
-    int count = kinds_of(l, kinds);
+    cup__sharing kinds[CUP__SHARINGS];
+    int count = cup__loop_sharings(l, kinds);
     cup_status status = CUP_OK;
     /* Those who have the same part get that of the first of them, or of the checkpoint. */
     for (int i = 0; i < count && status == CUP_OK && !(i && resumed); i++) {
@@ -291,8 +285,8 @@ cup_status cup__loop_spread(cup_loop *l)
  * brings what the loss owes to its own copy of it. */
 static cup_status reduce_parts(cup_loop *l)
 {
-    kind kinds[KINDS];
-    int all = kinds_of(l, kinds), count;
+    cup__sharing kinds[CUP__SHARINGS];
+    int all = cup__loop_sharings(l, kinds), count;
     for (int i = 0; i < all; i++) {
         cup_tensor *const *list =
             cup__optimizer_gradients_of(l->optimizer, kinds[i].sharers, &count);
@@ -363,8 +357,8 @@ cup_status cup__loop_agree(cup_loop *l)
 }
 
 /* All of a kind that is trained; NULL: what several stages have. */
-static int64_t choose_weights(cup_loop *l, const kind *k, const cup_named *named, int64_t count,
-                              cup_tensor **all)
+static int64_t choose_weights(cup_loop *l, const cup__sharing *k, const cup_named *named,
+                              int64_t count, cup_tensor **all)
 {
     const cup__pipeline *s = l->pipeline;
     int64_t found = 0;
@@ -380,7 +374,7 @@ static int64_t choose_weights(cup_loop *l, const kind *k, const cup_named *named
     return found;
 }
 
-static cup_status hash_weights(cup_loop *l, const kind *k, uint64_t *out)
+static cup_status hash_weights(cup_loop *l, const cup__sharing *k, uint64_t *out)
 {
     int64_t count;
     const cup_named *named = cup_parameters_named(l->list, &count);
@@ -428,7 +422,7 @@ static cup_status name_others(cup_loop *l, cup_comm *comm, const int64_t *hashes
     return status;
 }
 
-static cup_status compare(cup_loop *l, cup_comm *comm, const kind *k)
+static cup_status compare(cup_loop *l, cup_comm *comm, const cup__sharing *k)
 {
     uint64_t own = 0;
     int count = cup_comm_count(comm);
@@ -448,8 +442,8 @@ cup_status cup__loop_compare(cup_loop *l)
 {
     if (!l->comm)
         return CUP_OK;
-    kind kinds[KINDS];
-    int count = kinds_of(l, kinds);
+    cup__sharing kinds[CUP__SHARINGS];
+    int count = cup__loop_sharings(l, kinds);
     for (int i = 0; i < count; i++)
         CUP_TRY(compare(l, kinds[i].same, &kinds[i]));
     bool shares = l->pipeline && l->pipeline->sharers;

@@ -51,6 +51,7 @@ typedef struct cup__pipeline {
     cup_comm *sharers; /* those, where this is one of them, or NULL */
     int *shared;       /* places of those parameters in the optimizer, in the catalogue's order */
     int shared_count;
+    bool closing; /* nothing is passed on any more in this step */
 } cup__pipeline;
 
 /* Nothing without stages. */
@@ -101,11 +102,20 @@ cup_status cup__loop_own_weights(cup_loop *loop, bool rest, cup_named **out, int
  * added up over all meanwhile, some at a time. */
 cup_status cup__loop_backward(cup_loop *loop, cup_tensor *loss, bool last);
 
-/* What that takes; adds up what is left and waits for all; does so where a step was given up. */
+/* What that takes; has the next backward of the context's tape be such a one, or no longer; adds up
+ * what is left and waits for all; does so where a step was given up. */
 cup_status cup__buckets_make(cup_loop *loop);
 void cup__buckets_free(cup_loop *loop);
+void cup__buckets_watch(cup_loop *loop, bool on);
 cup_status cup__buckets_finish(cup_loop *loop);
 void cup__buckets_drop(cup_loop *loop);
+
+/* Of what all have, and of parts: who shares it out, NULL being nobody, and who has the same. */
+typedef struct cup__sharing {
+    cup_comm *sharers, *same;
+} cup__sharing;
+#define CUP__SHARINGS 3
+int cup__loop_sharings(const cup_loop *loop, cup__sharing out[CUP__SHARINGS]);
 
 /* Behind the last batch: the gradients become sums over all, and the losses those of all batches.
  * It is captured with the rest of the step. */

@@ -43,6 +43,48 @@ TEST(together_gpus_add_up_gradients_within_backward)
     train(folder, "0", "0 0\n");
 }
 
+/* Where others share out the model, its experts or its texts, backward calls NCCL in any case, and
+ * in the first of several stages more often where it adds up gradients meanwhile. */
+static int calls_within(const char *folder, const char *way, const char *bucket)
+{
+    char out[4000];
+    setenv("CUP_COMM_BUCKET", bucket, 1);
+    int code = test_command(
+        out, sizeof out,
+        "build=$(realpath '%s') && cd '%s' && seq 3000 >t && "
+        "CUP_LIBCUDA=$build/fake/libcuda.so.1 CUP_LIBNVRTC=$build/fake/libnvrtc.so "
+        "CUP_LIBNCCL=$build/fake/libnccl.so FAKE_NVRTC_ANY=1 FAKE_CUDA_DEVICES=4 CUP_LOG=launch "
+        "$build/cupola train --processes 4 --device cuda --data t --layers 2 --width 256 "
+        "--heads 4 --context 16 --batch 2 --accumulate 2 --steps 4 --evaluate-texts 2 --overwrite "
+        "--parallel %s --out o >log 2>&1 || { tail -5 log; exit 1; }; "
+        "! grep -q 'not captured' log && grep -v '^\\[[123]\\]' log | "
+        "awk '/launch: NCCL/ {n++} /launch: (matmul|linear)/ {m = n} "
+        "/launch: adamw/ {s = m - before; before = n} END {print s}'",
+        test_build(), folder, way);
+    expect_code(code, 0, out);
+    return atoi(out);
+}
+
+TEST(together_gpus_add_up_gradients_beside_what_they_share_out)
+{
+    static const char *const ways[] = {"tp=2",
+                                       "tp=2 --zero 2",
+                                       "tp=2 --sequence-parallel --dropout 0",
+                                       "pp=2",
+                                       "pp=2 --zero 2",
+                                       "cp=2 --dropout 0",
+                                       "ep=2 --experts 4",
+                                       "ep=2,tp=2 --experts 4"};
+    const char *folder = fake_begin();
+    unsetenv("CUP_KERNELS");
+    for (size_t i = 0; i < sizeof ways / sizeof *ways; i++) {
+        int behind = calls_within(folder, ways[i], "0");
+        int beside = calls_within(folder, ways[i], "1");
+        if (beside <= behind)
+            test_fail(__FILE__, __LINE__, "%s: %d and %d calls of NCCL", ways[i], behind, beside);
+    }
+}
+
 /* Where sums have one order, those of gradients are ops of ours, in the step that is captured. */
 TEST(together_gpus_add_up_in_one_order)
 {

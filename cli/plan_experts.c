@@ -43,6 +43,23 @@ double plan_experts_away(const plan_scene *s, const plan_split *split)
            (1 / (double)split->tensor - 1 / (double)split->expert);
 }
 
+/* Beside adapters experts learn nothing. */
+double plan_experts_part(const plan_scene *s, const plan_split *split, double weights)
+{
+    const cup_gpt_config *g = &s->training.model;
+    if (split->expert < 2 || s->training.lora_rank)
+        return 0;
+    double own = (double)(matrices_of(g) * g->experts * g->width * g->hidden / split->expert);
+    double bytes = own * (double)cup_dtype_size(s->training.dtype);
+    return bytes < weights ? bytes / weights : 1;
+}
+
+plan_group plan_experts_alike(const plan_split *split)
+{
+    int64_t all = split->copies * split->ring * split->tensor;
+    return (plan_group){all / processes_of(split), split->stages * processes_of(split)};
+}
+
 /* What is kept of one row in a block where a process has so much of the width inside: what is made
  * of it, and these in order. */
 static double row_kept(const plan_scene *s, int64_t hidden)

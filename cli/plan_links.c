@@ -1,8 +1,8 @@
-/* What it takes to bring tensors from GPU to GPU. */
+/* What it takes to bring tensors from GPU to GPU, gradients and weights of copies among them. */
 #include <math.h>
 #include <strings.h>
 
-#include "cli/plan_split.h"
+#include "cli/plan_piece.h"
 
 /* Sums over two H200 by NCCL took 12.7 us up to 256 KiB and 14.7, 33.0, 74.6, 247.8, 896.7 and
  * 3246.8 us from 1 MiB to 1 GiB, in steps of four (of 64 MiB to 1 GiB in the last three): the curve
@@ -26,6 +26,10 @@
  * went on to the other card took so much longer than they take themselves, of which nothing was
  * hidden. With it texts of 32,768 are as the model has them, see docs/SCALE.md. */
 #define ROUND_SECONDS 150e-6
+
+#define BUCKET 32e6 /* bytes of gradients that go at a time, see CUP_COMM_BUCKET */
+/* ZeRO brings whole parameters, of which blocks have about so many that are large. */
+#define LARGE_OF_BLOCK 4
 
 bool plan_link_of(const char *card, double *bytes_per_second)
 {
@@ -97,4 +101,64 @@ double plan_exchange(const plan_cluster *k, plan_group group, double bytes)
 double plan_round(const plan_cluster *k, plan_group group, double bytes)
 {
     return plan_send(k, group, bytes) + ROUND_SECONDS;
+}
+
+plan_group plan_copies_of(const plan_split *split)
+{
+    return (plan_group){split->copies * split->ring, split->stages * split->tensor};
+}
+
+/* Bytes in pieces of a size, each as `one` of them takes. */
+static double in_pieces(double bytes, double size, double one)
+{
+    return bytes > size ? bytes / size * one : one;
+}
+
+/* So many bytes of gradients, a bucket at a time. */
+static double sum_seconds(const plan_scene *s, const plan_split *split, plan_group group,
+                          double bytes, double bucket)
+{
+    if (group.count == 1 || bytes <= 0)
+        return 0;
+    double one = split->zero > 1 ? plan_spread(&s->cluster, group, bucket)
+                                 : plan_all_reduce(&s->cluster, group, bucket);
+    return bytes / bucket * one;
+}
+
+/* What hides sums of gradients: kernels of a batch's backward, though not what goes between
+ * processes meanwhile, since a card does one thing with others after the other. In stages it is the
+ * last chunk of the first one, which has no head; the others wait for it so long or longer. */
+static double hiding_seconds(const plan_scene *s, const plan_split *split, const piece *p)
+{
+    double part = plan_computes_twice(split) ? 0.75 : 2.0 / 3;
+    if (split->stages == 1)
+        return part * plan_of_stage(s, split, p->batch);
+    return part * (double)plan_blocks_of(s, split) * p->batch.block / (double)split->chunks;
+}
+
+/* Those of experts go among who has the same ones. At stages 2 and 3 of ZeRO gradients go to their
+ * owners behind each batch, those of stages behind the last. */
+double plan_gradient_seconds(const plan_scene *s, const plan_split *split, const piece *p)
+{
+    double bytes = plan_of_stage(s, split, p->gradients), bucket = fmin(bytes, BUCKET);
+    double experts = (double)plan_blocks_of(s, split) * p->gradients.block *
+                     plan_experts_part(s, split, p->weights.block);
+    if (plan_copies_of(split).count == 1 || bytes <= 0)
+        return 0;
+    double all = sum_seconds(s, split, plan_copies_of(split), bytes - experts, bucket) +
+                 sum_seconds(s, split, plan_experts_alike(split), experts, bucket);
+    double last = fmin(all, sum_seconds(s, split, plan_copies_of(split), bucket, bucket));
+    double shown = fmax(0, all - last - hiding_seconds(s, split, p)) + last;
+    return shown * (double)(split->zero > 1 && split->stages == 1 ? split->batches : 1);
+}
+
+double plan_weight_seconds(const plan_scene *s, const plan_split *split, const piece *p)
+{
+    pair learned = s->training.lora_rank ? p->gradients : p->weights;
+    double bytes = plan_of_stage(s, split, learned);
+    double size = learned.block / LARGE_OF_BLOCK;
+    if (plan_copies_of(split).count == 1 || !split->zero || size <= 0)
+        return 0;
+    double all = in_pieces(bytes, size, plan_spread(&s->cluster, plan_copies_of(split), size));
+    return split->zero > 2 ? 2 * (double)split->batches * all : all;
 }

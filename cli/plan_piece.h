@@ -24,11 +24,25 @@ int64_t plan_blocks_of(const plan_scene *s, const plan_split *split);
 double plan_of_stage(const plan_scene *s, const plan_split *split, pair p);
 double plan_share_of(const plan_scene *s, const plan_split *split);
 
+/* Whether whole blocks are computed twice, and with them what is sent inside of them. */
+bool plan_computes_twice(const plan_split *split);
+
+/* All that have the same part of the model, those of a ring side by side; seconds of a step in
+ * which their gradients are summed and backward does not hide it; and in which weights of others
+ * come, behind the step or before each use of them. */
+plan_group plan_copies_of(const plan_split *split);
+double plan_gradient_seconds(const plan_scene *s, const plan_split *split, const piece *p);
+double plan_weight_seconds(const plan_scene *s, const plan_split *split, const piece *p);
+
 /* Where processes share out experts: the numbers of a block's experts that others have; bytes that
  * a block keeps of a batch for rows of others, and that are there of one batch in all blocks of a
  * stage; seconds in which a batch's rows go to a block's experts and back, and in which parts of
  * all experts agree on them. Whether they can be shared out so, else with a sentence in `why`. */
 double plan_experts_away(const plan_scene *s, const plan_split *split);
+/* Of a block's weights, so many bytes, the part that experts are which are shared out; and those
+ * who have the same ones. */
+double plan_experts_part(const plan_scene *s, const plan_split *split, double weights);
+plan_group plan_experts_alike(const plan_split *split);
 double plan_experts_kept(const plan_scene *s, const plan_split *split);
 double plan_experts_there(const plan_scene *s, const plan_split *split);
 double plan_experts_seconds(const plan_scene *s, const plan_split *split);

@@ -12,10 +12,6 @@
  * them: GPT-2 124M 4.6 % on two H200, blocks of 2048 5.5 and 6.2 %, backward hiding the sums. */
 #define SLOWEST 0.054
 
-#define BUCKET 32e6 /* bytes of gradients that go at a time, see CUP_COMM_BUCKET */
-/* ZeRO brings whole parameters, of which blocks have about so many that are large. */
-#define LARGE_OF_BLOCK 4
-
 #define MOST_REHEARSED 2048
 
 struct plan_rehearsed {
@@ -217,57 +213,16 @@ double plan_share_of(const plan_scene *s, const plan_split *split)
     return s->training.lora_rank ? even : fmin(1, fmax(even, least));
 }
 
-/* All that have the same part of the model; of them those of a ring stand side by side. */
-static plan_group copies_of(const plan_split *split)
-{
-    return (plan_group){split->copies * split->ring, split->stages * split->tensor};
-}
-
-/* Bytes in pieces of a size, each as `one` of them takes. */
-static double in_pieces(double bytes, double size, double one)
-{
-    return bytes > size ? bytes / size * one : one;
-}
-
-/* Whether whole blocks are, and with them what is sent inside of them. */
-static bool computes_twice(const plan_split *split)
+bool plan_computes_twice(const plan_split *split)
 {
     return split->recompute == CUP_RECOMPUTE_POLICY_BLOCK;
-}
-
-/* What goes between copies and is not hidden by backward: gradients. At stages 2 and 3 they go to
- * their owners behind each batch, those of stages behind the last. */
-static double gradient_seconds(const plan_scene *s, const plan_split *split, const piece *p)
-{
-    const plan_cluster *k = &s->cluster;
-    double bytes = plan_of_stage(s, split, p->gradients), bucket = fmin(bytes, BUCKET);
-    if (copies_of(split).count == 1 || bytes <= 0)
-        return 0;
-    double one = split->zero > 1 ? plan_spread(k, copies_of(split), bucket)
-                                 : plan_all_reduce(k, copies_of(split), bucket);
-    double backward =
-        plan_of_stage(s, split, p->batch) * (computes_twice(split) ? 0.75 : 2.0 / 3);
-    double shown = fmax(0, in_pieces(bytes, bucket, one) - one - backward) + one;
-    return shown * (double)(split->zero > 1 && split->stages == 1 ? split->batches : 1);
-}
-
-/* Weights of the others: behind the step, or before each use of them. */
-static double weight_seconds(const plan_scene *s, const plan_split *split, const piece *p)
-{
-    pair learned = s->training.lora_rank ? p->gradients : p->weights;
-    double bytes = plan_of_stage(s, split, learned);
-    double size = learned.block / LARGE_OF_BLOCK;
-    if (copies_of(split).count == 1 || !split->zero || size <= 0)
-        return 0;
-    double all = in_pieces(bytes, size, plan_spread(&s->cluster, copies_of(split), size));
-    return split->zero > 2 ? 2 * (double)split->batches * all : all;
 }
 
 /* What a batch's sums inside blocks and between stages take. */
 static pair tensor_sums(const plan_scene *s, const plan_split *split, double between)
 {
     double one = plan_block_sum(&s->cluster, (plan_group){split->tensor, 1}, between);
-    double block = one * (computes_twice(split) ? 6 : 4) + plan_experts_choices(s, split);
+    double block = one * (plan_computes_twice(split) ? 6 : 4) + plan_experts_choices(s, split);
     return (pair){.block = block, .ends = 2 * one};
 }
 
@@ -296,7 +251,7 @@ static double ring_seconds(const plan_scene *s, const plan_split *split)
     double wide = split->ring > 2 ? 4.0 / (double)cup_dtype_size(s->training.dtype) : 1;
     double keys = plan_round(&s->cluster, next, bytes);
     double gradients = plan_round(&s->cluster, next, wide * bytes);
-    double block = (double)turns * ((computes_twice(split) ? 3 : 2) * keys + gradients);
+    double block = (double)turns * ((plan_computes_twice(split) ? 3 : 2) * keys + gradients);
     return split->ring > 1 ? block * (double)(split->batches * g->layers / split->stages) : 0;
 }
 
@@ -340,9 +295,9 @@ static void find_losses(plan_scene *s, plan_split *split, const piece *p, const 
     loss[PLAN_SLOWEST] = alone;
     for (int i = 0; i < PLAN_GRADIENTS; i++)
         loss[PLAN_SLOWEST] += loss[i];
-    loss[PLAN_SLOWEST] *= copies_of(split).count > 1 ? SLOWEST : 0;
-    loss[PLAN_GRADIENTS] = gradient_seconds(s, split, p);
-    loss[PLAN_WEIGHTS] = weight_seconds(s, split, p);
+    loss[PLAN_SLOWEST] *= plan_copies_of(split).count > 1 ? SLOWEST : 0;
+    loss[PLAN_GRADIENTS] = plan_gradient_seconds(s, split, p);
+    loss[PLAN_WEIGHTS] = plan_weight_seconds(s, split, p);
     split->seconds = alone;
     for (int i = 0; i < PLAN_LOSSES; i++)
         split->seconds += loss[i];

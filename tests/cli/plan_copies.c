@@ -1,0 +1,63 @@
+/* cupola plan of copies beside other splits: what goes between them, and what they need. */
+#include <stdio.h>
+#include <string.h>
+
+#include "base/json.h"
+#include "test.h"
+
+typedef struct row {
+    double seconds, gradients, weights, tensor, needed;
+} row;
+
+static char out[20000];
+
+static double number(const cup__json_node *object, const char *key)
+{
+    return cup__json_number(cup__json_find(object, key));
+}
+
+/* The first split that the command writes, of these words; losses in seconds. */
+static row split(const char *words)
+{
+    cup__json json;
+    row r = {0};
+    int code = test_command(out, sizeof out, "'%s/cupola' plan --json %s", test_build(), words);
+    if (code || cup__json_parse(NULL, "plan", out, strlen(out), &json) != CUP_OK) {
+        test_fail(__FILE__, __LINE__, "%s: code %d: %s", words, code, out);
+        return r;
+    }
+    const cup__json_node *first = cup__json_find(json.root, "splits") + 1;
+    const cup__json_node *losses = cup__json_find(first, "held_back_by");
+    r.seconds = number(first, "seconds");
+    r.gradients = r.seconds * number(losses, "gradients");
+    r.weights = r.seconds * number(losses, "weights");
+    r.tensor = r.seconds * number(losses, "tensor");
+    r.needed = number(first, "needed_bytes");
+    cup__json_free(&json);
+    return r;
+}
+
+#define LARGE                                                                                      \
+    "--preset gpt2-1558m --heads 32 --width 2048 --gpus 64 --recompute none --texts 2048 "
+
+/* Backward hides nearly all of it, in parts and stages, too; of several chunks of a stage the last
+ * one does, which is as much shorter. */
+TEST(plan_hides_gradients_beside_parts_and_stages)
+{
+    row tensor = split(LARGE "--batch 16 --zero 0 --parallel dp=32,tp=2");
+    EXPECT(tensor.gradients < 0.01 * tensor.seconds);
+    row one = split(LARGE "--batch 4 --zero 0 --parallel dp=16,pp=4 --interleave 1");
+    row four = split(LARGE "--batch 4 --zero 0 --parallel dp=16,pp=4 --interleave 4");
+    EXPECT(one.gradients < four.gradients);
+    EXPECT(one.gradients < 0.02 * one.seconds && four.gradients < 0.1 * four.seconds);
+}
+
+#define MIXED "--preset gpt2-350m --experts 16 --gpus 8 --recompute none --texts 8 --batch 1 "
+
+/* Experts that are shared out are less to add up, among fewer. */
+TEST(plan_adds_up_experts_among_who_has_them)
+{
+    row all = split(MIXED "--link 10 --zero 0 --parallel dp=8");
+    row shared = split(MIXED "--link 10 --zero 0 --parallel dp=8,ep=4");
+    EXPECT(shared.gradients < 0.4 * all.gradients);
+}

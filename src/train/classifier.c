@@ -64,14 +64,12 @@ static cup_status write_batch(cup_context *c, int64_t step, void *user)
 /* Bytes as the network takes them: with mean 0 and deviation 1 over the images for training. */
 static cup_tensor *shown(cup_classifier *m, cup_tensor *pixels)
 {
-    cup_context *c = m->c;
-    cup_tensor *x = cup_mul(c, cup_cast(c, pixels, CUP_F32), m->factor);
-    return cup_add(c, x, m->shift);
+    return cup_expr_call(m->input, (cup_tensor *[]){pixels, m->factor, m->shift}, NULL, NULL);
 }
 
 static cup_tensor *scores(cup_classifier *m, cup_tensor *x)
 {
-    if (m->how.dtype != CUP_F32)
+    if (cup_tensor_dtype(x) != m->how.dtype)
         x = cup_cast(m->c, x, m->how.dtype);
     cup_recompute_policy was = cup_recompute_results(m->c, m->how.recompute);
     x = cup_network_call(m->network, x);
@@ -184,6 +182,17 @@ static void rehearse(cup_context *c, void *user)
 
 /* Making. */
 
+/* What is mixed is mixed in f32. Products are rounded by themselves, so that every device makes the
+ * same numbers of the same bytes. */
+static cup_status make_input(cup_classifier *m)
+{
+    char text[64];
+    cup_dtype dtype = m->how.mixup > 0 ? CUP_F32 : m->how.dtype;
+    snprintf(text, sizeof text, "%s(f32(pixels * factor) + shift)", cup_dtype_name(dtype));
+    m->input = cup_expr_new(m->c, "pixels factor shift", NULL, text);
+    return m->c->error.status;
+}
+
 cup_status cup__classifier_make(cup_classifier *m)
 {
     cup_context *c = m->c;
@@ -197,7 +206,7 @@ cup_status cup__classifier_make(cup_classifier *m)
                         .buffer = true, .dtype = "f32"));
         *(i ? &m->shift : &m->factor) = made;
     }
-    return c->error.status;
+    return c->error.status == CUP_OK ? make_input(m) : c->error.status;
 }
 
 cup_status cup__classifier_name(cup_classifier *m)
@@ -384,6 +393,7 @@ void cup_classifier_free(cup_classifier *m)
     if (!m)
         return;
     cup_loop_free(m->loop);
+    cup_expr_free(m->input);
     cup_tensor_free(m->pixels);
     cup_tensor_free(m->labels);
     cup_tensor_free(m->others);

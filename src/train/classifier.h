@@ -4,6 +4,7 @@
 
 #include "base/json.h"
 #include "cupola/classifier.h"
+#include "cupola/expr.h"
 #include "train/images_ahead.h"
 #include "train/loop.h"
 #include "train/together.h"
@@ -17,6 +18,7 @@ struct cup_classifier {
     cup_parameters *list;
     cup_network *network;
     cup_tensor *factor, *shift; /* of each channel of bytes, buffers of the list */
+    cup_expr *input;            /* what the network takes, from bytes and these */
     cup_loop *loop;
     cup__images_ahead *ahead; /* batches for training */
     int64_t *host_others;     /* classes of the images mixed in */

@@ -35,7 +35,7 @@ TEST(conv_takes_channels_last_as_they_lie)
 {
     static const struct {
         int64_t channels, results, groups;
-    } cases[] = {{5, 7, 1}, {64, 70, 1}, {6, 4, 2}, {24, 24, 24}};
+    } cases[] = {{5, 7, 1}, {64, 70, 1}, {6, 4, 2}, {24, 24, 24}, {1, 16, 1}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         cup_context *c = cup_context_new(CUP_OPTIONS(cup_options, .device = "cpu"));
         int64_t channels = cases[i].channels, groups = cases[i].groups;

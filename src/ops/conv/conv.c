@@ -26,10 +26,11 @@ static cup_status check_channels(cup__call *call, const cup__conv_numbers *n, in
     return CUP_OK;
 }
 
-/* Whether a tensor's channels are neighbours in memory: [N,H,W,C] seen as [N,C,H,W]. */
+/* Whether a tensor's channels are neighbours in memory: [N,H,W,C] seen as [N,C,H,W]. Of one channel
+ * only the view's stride tells, which is a whole image of [N,C,H,W]. */
 static bool channels_last(const cup_tensor *t)
 {
-    return !t->contiguous && t->shape[1] > 1 && t->stride[1] == 1;
+    return t->stride[1] == 1 && (t->shape[1] > 1 ? !t->contiguous : t->shape[t->ndim - 1] > 1);
 }
 
 static cup_status begin(cup__call *call, cup__conv_numbers *n)

@@ -9,7 +9,7 @@
 #define GRID_YZ_MOST 65535
 #define MOST_BLOCKS ((int64_t)INT32_MAX)
 #define MOST_EACH 4     /* channels and results of a group that a thread takes by itself */
-#define LEAST_PART 1024 /* places */
+#define LEAST_PART 256  /* places */
 #define MOST_PARTS 256
 #define MOST_SUMS ((int64_t)1 << 26) /* elements of all parts, where there are several */
 

@@ -262,7 +262,8 @@ static cup_status capture(cup_loop *l, int64_t count)
     return compute(l);
 }
 
-/* A step of calls, timed, says into how many graphs it is to be captured. */
+/* A step of calls, timed, says into how many graphs it is to be captured, which is the same number
+ * for all: between two of them what was brought from other processes goes. */
 static cup_status compute_timed(cup_loop *l)
 {
     CUP_TRY(cup_synchronize(l->c));
@@ -272,7 +273,7 @@ static cup_status compute_timed(cup_loop *l)
     double parts = l->part_seconds > 0 ? (cup__clock() - start) / l->part_seconds + 1 : 1e9;
     int64_t most = l->pipeline ? 1 : l->share; /* batches are between stages at any time */
     l->parts = parts < (double)most ? (int64_t)parts : most;
-    return CUP_OK;
+    return l->comm && l->comm->nccl ? cup_comm_agree(l->comm, &l->parts, 1) : CUP_OK;
 }
 
 static cup_status run(cup_loop *l)

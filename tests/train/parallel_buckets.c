@@ -1,12 +1,15 @@
 /* Gradients that are added up beside backward where processes share out a model, its experts or its
  * texts: the bits are those of sums behind it. */
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "comm/together.h"
+#include "cuda/support.h"
 #include "test.h"
 #include "train/parted.h"
+#include "train/trainer.h"
 
 /* Wide enough for several buckets of 1 MB of what each process has. */
 static cup_training training_of(const parts *p)
@@ -97,4 +100,57 @@ TEST(parallel_buckets_beside_parts_of_texts_have_the_same_bits)
     together(4, compare, &(parts){.ring = 2});
     together(4, compare, &(parts){.ring = 2, .zero = 3});
     together(8, compare, &(parts){.ring = 2, .tensor = 2, .stages = 2});
+}
+
+/* A context and a communicator of a process on the stand-ins for GPUs and NCCL. */
+static cup_comm *join_gpu(cup_comm *all, cup_context **c)
+{
+    char path[600];
+    const char *address = together_address() + strlen("file:");
+    snprintf(path, sizeof path, "%.*s", (int)(strrchr(address, '/') - address), address);
+    fake_begin_in(path);
+    snprintf(path, sizeof path, "%s/fake/libnccl.so", test_build());
+    setenv("CUP_LIBNCCL", path, 1);
+    setenv("FAKE_NVRTC_ANY", "1", 1);
+    unsetenv("CUP_KERNELS");
+    *c = cup_context_new(CUP_OPTIONS(cup_options, .device = "cuda"));
+    snprintf(path, sizeof path, "%s-gpu", together_address());
+    return cup_comm_new(*c, CUP_OPTIONS(cup_comm_options, .count = cup_comm_count(all),
+                                        .rank = cup_comm_rank(all), .address = path,
+                                        .timeout = 20));
+}
+
+/* One process takes its steps to be longer than others do. */
+static void capture(cup_context *hosts, cup_comm *all, void *user)
+{
+    (void)hosts, (void)user;
+    session s = {.stop_at = -1};
+    const char *text = sample_text();
+    cup_comm *m = join_gpu(all, &s.c);
+    cup_training a = training_of(&(parts){.zero = 3});
+    a.dtype = CUP_BF16;
+    a.steps = 4;
+    a.comm = a.optimizer.split = m;
+    a.optimizer.stage = 3;
+    s.corpus = cup_corpus_new(s.c, text, strlen(text));
+    s.tokenizer = cup_tokenizer_char_new(s.c, s.corpus);
+    s.data = cup_data_new(s.c, s.corpus, s.tokenizer, a.model.context);
+    s.trainer = cup_trainer_new(s.c, s.data, s.tokenizer, NULL, &a);
+    if (s.trainer)
+        s.trainer->loop->part_seconds = cup_comm_rank(all) ? 1e9 : 0;
+    cup_trainer_run(s.trainer, NULL);
+    if (cup_error(s.c) != CUP_OK || s.trainer->loop->graph_count != 2)
+        wrong("%d graphs; %s", s.trainer ? (int)s.trainer->loop->graph_count : 0,
+              cup_error_text(s.c));
+    cup_trainer_free(s.trainer);
+    cup_data_free(s.data);
+    cup_tokenizer_free(s.tokenizer);
+    cup_corpus_free(s.corpus);
+    cup_comm_free(m);
+    cup_context_free(s.c);
+}
+
+TEST(parallel_steps_are_as_many_graphs_on_all)
+{
+    together(2, capture, NULL);
 }

@@ -95,6 +95,23 @@ double plan_experts_there(const plan_scene *s, const plan_split *split)
     return split->expert > 1 ? blocks * more_kept(s, split) : 0;
 }
 
+/* An evaluation has places for all that may come, whatever the capacity, and beside what a block
+ * makes of them what was sent, has come and goes back. */
+double plan_experts_evaluated(const plan_scene *s, const plan_split *split)
+{
+    cup_gpt_config free = s->training.model;
+    plan_split alone = *split;
+    alone.expert = 1;
+    free.capacity = 0;
+    if (split->expert < 2)
+        return 0;
+    double inside = (double)(matrices_of(&free) * free.hidden), width = (double)free.width;
+    double all = rows_of_token(&free, split) * tokens_sent(s, split) * (inside + 6 * width);
+    double own = rows_of_token(&free, &alone) * tokens_of(s, split) *
+                 (inside / (double)split->tensor + width);
+    return all > own ? (all - own) * (double)cup_dtype_size(s->training.dtype) : 0;
+}
+
 /* Rows go to their experts and back in each direction, and in the forward one again where blocks
  * are computed twice: all places, filled or not, of which a process keeps its own. What is kept is
  * written and read, and its gradients, too; of places that are empty nothing is multiplied. */
@@ -136,11 +153,6 @@ bool plan_experts_share(const plan_scene *s, const plan_split *split, char why[P
         snprintf(why, PLAN_WHY,
                  "ep=%lld does not share out %lld experts equally; take a number that divides them",
                  (long long)split->expert, (long long)g->experts);
-    else if (split->zero > 2)
-        snprintf(why, PLAN_WHY,
-                 "what --zero 3 takes with ep=%lld, as train does it, is not known here; --zero 2 "
-                 "is",
-                 (long long)split->expert);
     else
         return true;
     return false;

@@ -152,13 +152,24 @@ double plan_gradient_seconds(const plan_scene *s, const plan_split *split, const
     return shown * (double)(split->zero > 1 && split->stages == 1 ? split->batches : 1);
 }
 
+/* So many bytes of weights, a parameter at a time. */
+static double bring_seconds(const plan_scene *s, plan_group group, double bytes, double size)
+{
+    return group.count > 1 && bytes > 0
+               ? in_pieces(bytes, size, plan_spread(&s->cluster, group, fmin(bytes, size)))
+               : 0;
+}
+
 double plan_weight_seconds(const plan_scene *s, const plan_split *split, const piece *p)
 {
     pair learned = s->training.lora_rank ? p->gradients : p->weights;
     double bytes = plan_of_stage(s, split, learned);
     double size = learned.block / LARGE_OF_BLOCK;
+    double experts = (double)plan_blocks_of(s, split) * learned.block *
+                     plan_experts_part(s, split, p->weights.block);
     if (plan_copies_of(split).count == 1 || !split->zero || size <= 0)
         return 0;
-    double all = in_pieces(bytes, size, plan_spread(&s->cluster, plan_copies_of(split), size));
+    double all = bring_seconds(s, plan_copies_of(split), bytes - experts, size) +
+                 bring_seconds(s, plan_experts_alike(split), experts, size);
     return split->zero > 2 ? 2 * (double)split->batches * all : all;
 }

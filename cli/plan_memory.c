@@ -69,14 +69,14 @@ static double away_of(const plan_scene *s, const plan_split *split, const cup_pl
            (double)plan->parameters;
 }
 
-/* Experts that others have, less the rows of others that go through those that are here, and the
- * places of one block's rows on their way. */
+/* Experts that others have, less the rows of others that go through those that are here, in a step
+ * and in an evaluation. */
 static double less_of_experts(const plan_scene *s, const plan_split *split, const cup_plan *plan)
 {
     int64_t learned = s->training.lora_rank ? 0 : plan->gradient_bytes + plan->optimizer_bytes;
     double each = (double)(plan->weight_bytes + learned) / (double)plan->parameters;
     double away = away_of(s, split, plan) * (double)plan->parameters;
-    return away * each - plan_experts_there(s, split);
+    return away * each - plan_experts_there(s, split) - plan_experts_evaluated(s, split);
 }
 
 /* Batches that the last stage keeps, of all its blocks. */
@@ -127,7 +127,7 @@ int plan_memory(plan_scene *s, plan_split *split)
     if (split->zero > 1 && split->stages == 1)
         needed -= rest * (double)plan.gradient_bytes;
     if (split->zero > 2)
-        needed -= fmax(0, (1 - share) * learned - (adapted ? 0 : 2 * p.weights.block));
+        needed -= fmax(0, rest * learned - (adapted ? 0 : 2 * p.weights.block));
     split->needed = needed;
     split->fits = needed <= room;
     return CLI_OK;

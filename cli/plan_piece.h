@@ -45,6 +45,8 @@ double plan_experts_part(const plan_scene *s, const plan_split *split, double we
 plan_group plan_experts_alike(const plan_split *split);
 double plan_experts_kept(const plan_scene *s, const plan_split *split);
 double plan_experts_there(const plan_scene *s, const plan_split *split);
+/* Bytes that an evaluation needs beyond that of one process alone. */
+double plan_experts_evaluated(const plan_scene *s, const plan_split *split);
 double plan_experts_seconds(const plan_scene *s, const plan_split *split);
 double plan_experts_choices(const plan_scene *s, const plan_split *split);
 bool plan_experts_share(const plan_scene *s, const plan_split *split, char why[PLAN_WHY]);

@@ -45,6 +45,55 @@ static double rows_of_token(const cup_training *a)
     return rows < most ? rows : most;
 }
 
+/* Tokens of a batch that a process has. */
+static double tokens_of(const cup_training *a)
+{
+    return (double)a->batch * (double)a->model.context / (a->ring > 1 ? (double)a->ring : 1);
+}
+
+double cup__experts_away(const cup_training *a)
+{
+    double all = inside_experts(&a->model) / (double)a->model.layers;
+    return a->expert > 1 ? all * (1 / (double)processes_of(a) - 1 / (double)a->expert) : 0;
+}
+
+/* What a block keeps of a row that goes through an expert of so many inner features: what is made
+ * of it, and these in order. */
+static double row_kept(const cup_training *a, double hidden)
+{
+    double matrices = a->model.mlp == CUP_MLP_KIND_SWIGLU ? 3 : 2;
+    return (matrices * hidden + 4 * (double)a->model.width) * (double)cup_dtype_size(a->dtype);
+}
+
+double cup__experts_more(const cup_training *a)
+{
+    double hidden = (double)a->model.hidden, processes = (double)processes_of(a);
+    cup_training alone = *a;
+    alone.expert = 1;
+    if (a->expert < 2)
+        return 0;
+    double own = rows_of_token(&alone) * tokens_of(a) * row_kept(a, hidden / processes);
+    double all = rows_of_token(a) * tokens_of(a) / processes * row_kept(a, hidden);
+    return all > own ? all - own : 0;
+}
+
+/* It has places for all that may come, whatever the capacity, and beside what a block makes of them
+ * what was sent, has come and goes back. */
+double cup__experts_evaluated(const cup_training *a)
+{
+    cup_training free = *a, alone;
+    free.model.capacity = 0;
+    alone = free;
+    alone.expert = 1;
+    if (a->expert < 2)
+        return 0;
+    double matrices = a->model.mlp == CUP_MLP_KIND_SWIGLU ? 3 : 2, width = (double)a->model.width;
+    double inside = matrices * (double)a->model.hidden, processes = (double)processes_of(a);
+    double all = rows_of_token(&free) * tokens_of(a) / processes * (inside + 6 * width);
+    double own = rows_of_token(&alone) * tokens_of(a) * (inside / processes + width);
+    return all > own ? (all - own) * (double)cup_dtype_size(a->dtype) : 0;
+}
+
 /* The numbers of its experts that a process learns. */
 static double learned_experts(const cup_training *a)
 {
@@ -139,8 +188,7 @@ static double kept_bytes(const cup_training *a)
 {
     int processes = processes_of(a);
     const cup_gpt_config *g = &a->model;
-    double size = (double)cup_dtype_size(a->dtype), tokens = (double)a->batch * (double)g->context;
-    tokens /= a->ring > 1 ? (double)a->ring : 1;
+    double size = (double)cup_dtype_size(a->dtype), tokens = tokens_of(a);
     double width = (double)g->width, hidden = (double)g->hidden;
     double heads = (double)(g->heads * cup__gpt_head_size(g));
     double qkv = (double)(cup__gpt_parts(g) * cup__gpt_head_size(g));

@@ -83,10 +83,10 @@ int64_t cup__training_held(cup_context *dry, cup_trainer *t, int64_t *kept)
     return cup__held_bytes(at_rest, step, use_of(dry).peak_allocated);
 }
 
-/* Bytes of a run on a GPU: what it holds, what forward keeps of a batch, and of the model what is
- * learned and its states. */
+/* Bytes of a run on a GPU: what it holds, what forward keeps of a batch, and of the model all, what
+ * is learned and its states. */
 typedef struct rehearsed {
-    double held, kept, learned, states;
+    double held, kept, weights, learned, states;
 } rehearsed;
 
 static double bytes_of(cup_parameters *list)
@@ -105,6 +105,7 @@ static void measure(cup_context *dry, cup_trainer *t, rehearsed *out)
                               t->loop->pending->count * cup_dtype_size(CUP_F32));
     double others = t->model->adapters ? bytes_of(t->model->parameters) : 0;
     out->learned = bytes_of(cup__gpt_learned(t->model));
+    out->weights = out->learned + others;
     out->states = (double)use_of(dry).allocated - out->learned - others - batches;
     out->held = (double)cup__training_held(dry, t, &kept);
     out->kept = (double)kept;
@@ -159,12 +160,65 @@ static cup_status add_stages(cup_context *c, const cup_training *a, double *held
     double chunks = a->chunks > 1 ? (double)a->chunks : 1;
     CUP_TRY(kept_by(c, a, 1, &one));
     CUP_TRY(kept_by(c, a, 2, &two));
-    double blocks = (double)cup__training_blocks(a) * (two - one);
+    double experts = a->recompute == CUP_RECOMPUTE_POLICY_BLOCK ? 0 : cup__experts_more(a);
+    double blocks = (double)cup__training_blocks(a) * (two - one + experts);
     double first = smaller((double)a->accumulate, stages) - 1;
     double last = smaller((double)a->accumulate, ((chunks - 1) * stages + 1) / chunks) - 1;
     double ends = 2 * one - two;
     *held += first * blocks - ends > last * blocks ? first * blocks - ends : last * blocks;
     return CUP_OK;
+}
+
+/* The training of what a process has of the model, were it alone with it. */
+static cup_training cut_of(const cup_training *a)
+{
+    cup_training own = *a;
+    cup__training_cut(&own);
+    return own;
+}
+
+/* What the positions of whole texts take that are learned, and keys, values and gradients that are
+ * at hand and on their way, with what a turn gives. */
+static double more_of_ring(const cup_training *a, const rehearsed *r)
+{
+    cup_training own = cut_of(a);
+    const cup_gpt_config *g = &own.model;
+    double size = (double)cup_dtype_size(a->dtype), wide = a->ring > 2 ? 2 : 1;
+    double pairs = (double)(2 * (g->kv_heads ? g->kv_heads : g->heads) * cup__gpt_head_size(g));
+    double bytes = pairs * (double)(a->batch * g->context) * size;
+    double numbers = (double)cup_gpt_parameter_count(g, true);
+    double each = (r->weights + r->learned + r->states) / numbers;
+    double others = (double)((a->model.context - g->context) * g->width);
+    bool learned = g->positions == CUP_POSITIONS_LEARNED;
+    return a->ring > 1 ? (learned ? others * each : 0) + (4 + 2 * wide) * bytes : 0;
+}
+
+/* The numbers of experts of others among those that were rehearsed. */
+static double away_of(const cup_training *a)
+{
+    return cup__experts_away(a) * (double)cup__training_blocks(a);
+}
+
+/* Blocks whose rows of one batch are there at a time: one that is computed again is there with its
+ * gradients, beside what backward has come to. */
+static double blocks_there(const cup_training *a)
+{
+    int64_t blocks = cup__training_blocks(a);
+    int64_t again = a->recompute_blocks > 0 ? a->recompute_blocks : blocks;
+    if (a->recompute != CUP_RECOMPUTE_POLICY_BLOCK)
+        return (double)blocks;
+    return (double)(again > 2 ? blocks - again + 2 : blocks);
+}
+
+/* Experts that others have, less the rows of others that go through those that are here, in a step
+ * and in an evaluation. */
+static double less_of_experts(const cup_training *a, const rehearsed *r)
+{
+    cup_training own = cut_of(a);
+    double numbers = (double)cup_gpt_parameter_count(&own.model, true);
+    double each = (r->weights + (a->lora_rank ? 0 : r->learned + r->states)) / numbers;
+    double there = blocks_there(a) * cup__experts_more(a) + cup__experts_evaluated(a);
+    return away_of(a) * each - there;
 }
 
 /* The part of what processes split (ZeRO) that the one has who has most, as no parameter is cut. */
@@ -176,25 +230,29 @@ static double share_of(const cup_training *a, int64_t owners)
     double qkv = (double)(cup__gpt_parts(g) * cup__gpt_head_size(g)) * width;
     double stages = a->stages > 1 ? (double)a->stages : 1, most = embedding;
     mlp *= g->experts > 0 ? (double)g->experts : 1;
+    mlp *= a->expert > 1 ? (double)(a->tensor > 1 ? a->tensor : 1) / (double)a->expert : 1;
     most = mlp > most ? mlp : most;
     most = (qkv > most ? qkv : most) * stages / (double)cup_gpt_parameter_count(g, true);
     double share = 1 / (double)owners;
     return a->lora_rank || most < share ? share : smaller(most, 1);
 }
 
-/* Takes off what others keep of it; at stage 3 two blocks' parameters are here for a time. */
+/* Takes off what others keep of it, but for experts, which were taken off already; at stage 3 two
+ * blocks' parameters are here for a time. */
 static void take_off_split(const cup_training *a, const rehearsed *r, double *bytes)
 {
     int64_t each = (a->tensor > 1 ? a->tensor : 1) * (a->stages > 1 ? a->stages : 1);
     int64_t owners = cup_comm_count(a->optimizer.split) / each;
     if (owners < 2)
         return;
+    cup_training own = cut_of(a);
     double others = 1 - share_of(a, owners), blocks = 0;
-    cup_training own = *a;
-    cup__training_cut(&own);
-    if (!a->lora_rank)
-        blocks = 2 * (double)cup_gpt_parameter_count(&own.model, false) *
-                 (double)cup_dtype_size(a->dtype) / (double)own.model.layers;
+    if (!a->lora_rank) {
+        double inside = (double)cup_gpt_parameter_count(&own.model, false);
+        blocks = 2 * (inside / (double)own.model.layers - cup__experts_away(a)) *
+                 (double)cup_dtype_size(a->dtype);
+        others -= away_of(a) / (double)cup_gpt_parameter_count(&own.model, true);
+    }
     *bytes -= others * r->states;
     if (a->optimizer.stage > 1 && a->stages < 2)
         *bytes -= others * r->learned;
@@ -213,7 +271,7 @@ cup_status cup__training_policy_needs(cup_context *c, const cup_training *a, dou
     if (cup_comm_count(a->optimizer.split) > 1 && a->optimizer.stage > 1 && a->accumulate < 2)
         own.accumulate = 2;
     CUP_TRY(rehearse(c, &own, &r));
-    *bytes = r.held;
+    *bytes = r.held + more_of_ring(a, &r) - less_of_experts(a, &r);
     if (a->stages > 1)
         CUP_TRY(add_stages(c, a, bytes));
     take_off_split(a, &r, bytes);
@@ -283,11 +341,6 @@ static void say(cup_trainer *t, const cup_training *own, const asking *k, bool o
 static cup_status choose(cup_context *c, cup_trainer *t, cup_training *own)
 {
     bool others = false, parted = t->among || t->pipe || t->ring || t->experts;
-    if (c->device->is_cuda && (t->ring || t->experts))
-        return cup__fail(&c->error, CUP_UNSUPPORTED,
-                         "training: the policy \"auto\" does not know what parts of texts and "
-                         "experts of other processes need of a GPU; name none, norms, pointwise "
-                         "or block, which cupola plan --gpus compares");
     asking k = {.c = c, .room = room_of(c)};
     cup_status status = cup__training_choose(own, ask, &k);
     if (status == CUP_OK && parted)

@@ -57,6 +57,12 @@ cup_status cup__training_of(cup_context *c, const cup__checkpoint *checkpoint,
  * host. */
 cup_status cup__training_fits(cup_context *c, const cup_training *training);
 double cup__training_needs(const cup_training *training);
+/* Where processes share out experts: the numbers of a block's that others have; bytes that a block
+ * keeps of a batch for rows of others beyond what it does of its own; and those that an evaluation
+ * needs beyond that of one process alone. */
+double cup__experts_away(const cup_training *training);
+double cup__experts_more(const cup_training *training);
+double cup__experts_evaluated(const cup_training *training);
 
 /* The blocks of the stage that has most of them; and makes the training that of one process, as if
  * it were alone with what it has of the model: its heads, inner width and vocabulary, its part of

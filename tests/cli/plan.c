@@ -477,7 +477,6 @@ TEST(plan_refuses_what_cannot_be_shared)
         {"--gpus 4 --parallel pp=4 --interleave 4", "too many chunks for 12 blocks"},
         {"--gpus 4 --parallel dp=4 --interleave 2", "--interleave 2 is of the stages"},
         {"--interleave 2", "--interleave is of several GPUs: give --gpus"},
-        {"--gpus 4 --experts 4 --parallel dp=4,ep=2 --zero 3", "not known here; --zero 2 is"},
         {"--gpus 4 --experts 3 --parallel dp=4,ep=2", "does not share out 3 experts equally"},
         {"--gpus 4 --experts 4 --parallel tp=4,ep=2", "of tp a multiple, and ep by tp of cp"},
         {"--experts-per-token 2", "of which there are none; set experts"},

@@ -61,3 +61,20 @@ TEST(plan_adds_up_experts_among_who_has_them)
     row shared = split(MIXED "--link 10 --zero 0 --parallel dp=8,ep=4");
     EXPECT(shared.gradients < 0.4 * all.gradients);
 }
+
+/* What ZeRO divides each has less of, experts of its own among it; weights of these come from who
+ * has the same ones, which are fewer. */
+TEST(plan_splits_states_of_experts_that_are_shared_out)
+{
+    double needed = 1e18;
+    for (int stage = 0; stage < 4; stage++) {
+        char words[300];
+        snprintf(words, sizeof words, MIXED "--zero %d --parallel dp=8,ep=2", stage);
+        row r = split(words);
+        EXPECT(r.needed < needed);
+        needed = r.needed;
+    }
+    row all = split(MIXED "--zero 3 --link 10 --parallel dp=8");
+    row shared = split(MIXED "--zero 3 --link 10 --parallel dp=8,ep=4");
+    EXPECT(shared.weights > 0 && shared.weights < 0.5 * all.weights);
+}

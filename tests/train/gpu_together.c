@@ -209,3 +209,27 @@ TEST(together_gpus_keep_states_on_the_host)
         EXPECT_TEXT(out, "0\n4\n");
     }
 }
+
+/* By memory a policy is chosen for parts of texts and experts of others, too. */
+TEST(together_gpus_choose_a_policy_of_what_they_share_out)
+{
+    static const char *const ways[] = {"cp=2 --dropout 0", "ep=2 --experts 4",
+                                       "cp=2,tp=2 --dropout 0", "ep=2,pp=2 --experts 4"};
+    char out[4000];
+    const char *folder = fake_begin();
+    unsetenv("CUP_KERNELS");
+    for (int i = 0; i < 4; i++) {
+        int code = test_command(
+            out, sizeof out,
+            "build=$(realpath '%s') && cd '%s' && seq 3000 >t && "
+            "CUP_LIBCUDA=$build/fake/libcuda.so.1 CUP_LIBNVRTC=$build/fake/libnvrtc.so "
+            "CUP_LIBNCCL=$build/fake/libnccl.so FAKE_NVRTC_ANY=1 FAKE_CUDA_DEVICES=4 $build/cupola "
+            "train --processes 4 --device cuda --data t --layers 4 --width 64 --heads 2 "
+            "--context 64 --batch 8 --accumulate 4 --steps 2 --evaluate-texts 2 --recompute auto "
+            "--overwrite --parallel %s --out o >log 2>&1 || { tail -5 log; exit 1; }; "
+            "grep -c 'policy   none: none needs ' log",
+            test_build(), folder, ways[i]);
+        expect_code(code, 0, out);
+        EXPECT_TEXT(out, "1\n");
+    }
+}

@@ -7,6 +7,7 @@ import torch
 import torch.nn.functional as F
 
 TORCH = f"PyTorch {torch.__version__}, CPU, double"
+YARN = "YaRN's formulas as transformers 5.24 has them, in double by " + TORCH
 PAPER = "Salmon et al. 2011, checked against the known answers of Random123"
 SEED = 7  # of the random numbers in tests/ops/anchors.c
 
@@ -72,6 +73,43 @@ def averages():
            [after], [], TORCH)
 
 
+def yarned(frequency, rule, prefix="rope_"):
+    """Frequencies and what cosines and sines are multiplied by, of _compute_yarn_parameters in
+    transformers 5.24, which has it all in f32; the base is the first frequency over the second, to
+    the power of their number."""
+    factor, original = rule[prefix + "factor"], rule[prefix + "original"]
+    size = 2 * len(frequency)
+    base = float(frequency[0] / frequency[1]) ** (size / 2)
+
+    def bound(turns):
+        return size * math.log(original / (turns * 2 * math.pi)) / (2 * math.log(base))
+    low, high = bound(rule.get(prefix + "high", 32)), bound(rule.get(prefix + "low", 1))
+    if not rule.get(prefix + "untruncated"):
+        low, high = math.floor(low), math.ceil(high)
+    low, high = max(low, 0), min(high, size - 1)
+    ramp = (torch.arange(size // 2, dtype=torch.float64) - low) / (high - low + (low == high) * 1e-3)
+    stays = 1 - ramp.clamp(0, 1)
+    return (frequency / factor * (1 - stays) + frequency * stays,
+            rule.get(prefix + "amplitude", 0.1 * math.log(factor) + 1 if factor > 1 else 1))
+
+
+def yarns(weighed):
+    for rule in ({"base": 10000, "factor": 4, "original": 2048},
+                 {"base": 100, "factor": 3, "original": 40, "offset": 30, "low": 0.5, "high": 2,
+                  "untruncated": True, "amplitude": 0.75}):
+        x = real(1, 2, 2, 8)
+        frequency, amplitude = yarned(torch.tensor([rule["base"] ** (-i / 4) for i in range(4)],
+                                                   dtype=torch.float64), rule, "")
+
+        def fn(t):
+            angle = (torch.arange(2)[:, None] + rule.get("offset", 0)) * frequency
+            cosine, sine = amplitude * angle.cos(), amplitude * angle.sin()
+            u, v = t.chunk(2, -1)
+            return torch.cat([u * cosine - v * sine, v * cosine + u * sine], -1)
+        results, grads = graded(fn, [x], weighed)
+        yield "rope", {**rule, "yarn": True}, [x], results, grads, YARN
+
+
 def scaled(frequency, rule):
     """Llama 3's: by wavelengths, against those that stand low and high times in the original."""
     if not rule:
@@ -92,11 +130,15 @@ def reading(rows):
         q, k, v = (t.unflatten(-1, (-1, size)).transpose(1, 2) for t in (q, k, v))
         new_keys, new_values, o = keys.clone(), values.clone(), []
         for b in range(2):
-            p = at[b % len(at)]
-            angle = p * scaled(torch.tensor([float(base or 1) ** (-2 * i / size)
-                                             for i in range(size // 2)], dtype=torch.float64),
-                               scaling)
-            turn = torch.polar(torch.ones_like(angle), angle * (base > 0))
+            p, amplitude = at[b % len(at)], 1
+            frequency = torch.tensor([float(base or 1) ** (-2 * i / size)
+                                      for i in range(size // 2)], dtype=torch.float64)
+            if scaling.get("rope_yarn"):
+                frequency, amplitude = yarned(frequency, scaling)
+            else:
+                frequency = scaled(frequency, scaling)
+            angle = p * frequency
+            turn = torch.polar(torch.full_like(angle, amplitude), angle * (base > 0))
             q_b, k_b = (torch.view_as_real(torch.complex(*t[b].chunk(2, -1)) * turn)
                         .transpose(-1, -2).flatten(-2) for t in (q, k))
             new_keys[b, :, p], new_values[b, :, p] = k_b[:, 0], v[b, :, 0]
@@ -105,7 +147,7 @@ def reading(rows):
                 enable_gqa=True).transpose(1, 2).flatten(2))
         yield ("qkv_attention_read", {"heads": heads, "rope_base": base, **scaling},
                [qkv, keys, values, torch.tensor(at)], [torch.cat(o), new_keys, new_values], [],
-               TORCH)
+               YARN if scaling.get("rope_yarn") else TORCH)
 
 
 def draws():
@@ -395,3 +437,6 @@ def cases(weighed):
     yield from averages()
     yield from reading(((100, [3], {"rope_factor": 2, "rope_original": 40, "rope_low": 0.5,
                                     "rope_high": 1.5}),))
+    yield from yarns(weighed)
+    yield from reading(((100, [3, 1], {"rope_factor": 4, "rope_original": 50, "rope_low": 0.5,
+                                       "rope_high": 2, "rope_yarn": True}),))

@@ -890,7 +890,10 @@ typedef struct cup_qkv_attention_read_options {
     double rope_factor;    /* default: 1 */
     int64_t rope_original; /* default: all */
     double rope_low;       /* default: 1 */
-    double rope_high;      /* default: 4 */
+    double rope_high;      /* default: 4 or 32 with yarn */
+    bool rope_yarn;        /* default: false */
+    bool rope_untruncated; /* default: false */
+    double rope_amplitude; /* default: as of rope */
 } cup_qkv_attention_read_options;
 
 CUP_API cup_tensor *cup_qkv_attention_read(cup_context *c, cup_tensor *qkv, cup_tensor *keys,
@@ -946,7 +949,10 @@ CUP_API cup_tensor *cup_kv_attention(cup_context *c, cup_tensor *q, cup_tensor *
  * features/2, or 2 i and 2 i + 1 when interleaved; heads says how many of the first heads are
  * turned; inverse turns back. A factor divides what positions are multiplied by; with original,
  * a number of positions, wholly for pairs that turn round up to low times within these, not for
- * those that do so high times, and in part between */
+ * those that do so high times, and in part between: by how often they do, or with yarn by the
+ * pair's number, as published YaRNs have it, from the last whole pair before those of high to
+ * the first behind those of low, or untruncated from place to place. Cosines and sines are
+ * multiplied by amplitude, turned back as well; with yarn it is 0.1 log[factor] + 1 by default */
 typedef struct cup_rope_options {
     size_t size;
     double base;      /* default: 10000 */
@@ -958,7 +964,10 @@ typedef struct cup_rope_options {
     double factor;    /* default: 1 */
     int64_t original; /* default: all */
     double low;       /* default: 1 */
-    double high;      /* default: 4 */
+    double high;      /* default: 4 or 32 with yarn */
+    bool yarn;        /* default: false */
+    bool untruncated; /* default: false */
+    double amplitude; /* default: 1 unless yarn */
 } cup_rope_options;
 
 CUP_API cup_tensor *cup_rope(cup_context *c, cup_tensor *x, const cup_rope_options *options);

@@ -24,8 +24,14 @@
 
 static cup__rope_rule rule_of(const cup__qkv_attention_read_attributes *a)
 {
-    return (cup__rope_rule){a->rope_base, a->rope_factor, a->rope_low, a->rope_high,
-                            a->rope_original};
+    return (cup__rope_rule){.base = a->rope_base,
+                            .factor = a->rope_factor,
+                            .low = a->rope_low,
+                            .high = a->rope_high,
+                            .amplitude = a->rope_amplitude,
+                            .original = a->rope_original,
+                            .yarn = a->rope_yarn,
+                            .untruncated = a->rope_untruncated};
 }
 
 /* A call, with its defaults. */
@@ -66,7 +72,8 @@ static cup_status check_attributes(cup__call *call)
     if (!(a->scale >= 0) || isinf(a->scale) || !cup__rope_rule_is_good(&rule))
         return cup__call_fail(call, CUP_ARGUMENT,
                               "scale and what says of rope must be finite and not below 0, and "
-                              "rope_high above rope_low");
+                              "rope_high above rope_low; rope_yarn needs a rope_original, and a "
+                              "rope_base above 1");
     if (a->rope_base > 0 && k->shape[3] % 2)
         return cup__call_fail(call, CUP_SHAPE, "heads of %lld cannot be turned in pairs",
                               (long long)k->shape[3]);
@@ -109,7 +116,7 @@ static double turned(const reading *r, int64_t batch, int64_t head, int64_t d, i
     int64_t pair = d < pairs ? d : d - pairs, other = d < pairs ? d + pairs : pair;
     double angle = (double)position * cup__rope_frequency(&r->rope, pair, pairs);
     double y = cup__load(r->qkv, cup__offset_of(r->qkv, row * r->size + other));
-    return x * cos(angle) + (d < pairs ? -y : y) * sin(angle);
+    return cup__rope_amplitude(&r->rope) * (x * cos(angle) + (d < pairs ? -y : y) * sin(angle));
 }
 
 static int64_t place_of(const reading *r, int64_t batch, int64_t head, int64_t key)
@@ -222,9 +229,18 @@ static void fill(read_call *to, const reading *r)
                       .size = (int)r->size,
                       .length = (int)r->length,
                       .positions = (int)r->position->count,
-                      .scale = r->scale * M_LOG2E};
+                      .scale = r->scale * M_LOG2E,
+                      .amplitude = cup__rope_amplitude(&r->rope)};
     if (r->rope.base > 0)
         cup__rope_frequencies(&r->rope, r->size / 2, r->qkv->dtype == CUP_F64, to->frequency);
+}
+
+/* What kernels do to queries and keys: nothing, turn them, or multiply cosines and sines, too. */
+static int turned_knob(const reading *r)
+{
+    if (!(r->rope.base > 0))
+        return 0;
+    return cup__rope_amplitude(&r->rope) == 1 ? 1 : 2;
 }
 
 #define AHEAD_BYTES (24 << 20) /* of all blocks, so that weights find a place in L2 beside them */
@@ -294,7 +310,7 @@ static cup_status run_texts(cup__call *call)
                          {"HEADS", heads_of(&r)},
                          {"SLOTS", slots},
                          {"BLOCKS", TEXTS_BLOCKS},
-                         {"TURNED", r.rope.base > 0}};
+                         {"TURNED", turned_knob(&r)}};
     const int count = (int)(sizeof knobs / sizeof *knobs);
     cup__kernel *kernel = cup__kernel_get(gpu, "qkv_read_texts.cu", "read_texts", knobs, count);
     if (!kernel)
@@ -331,7 +347,7 @@ static cup_status run_cuda(cup__call *call)
                          {"LANES", power_from((r.size + each - 1) / each)},
                          {"HEADS", heads},
                          {"WARPS", WARPS},
-                         {"TURNED", r.rope.base > 0},
+                         {"TURNED", turned_knob(&r)},
                          {"WHOLE", is_whole(&r, each)}};
     const int count = (int)(sizeof knobs / sizeof *knobs);
     cup__grid grid = {.x = r.batch * r.kv_heads,
@@ -385,11 +401,17 @@ static const cup__sample samples[] = {
     {"1x1x1536 1x2x40x256 1x2x40x256 1", WITH(.heads = 2, .rope_base = 1e4)},
     {"2x1x240 2x1x33x80 2x1x33x80 2",
      WITH(.heads = 1, .rope_base = 5e5, .rope_factor = 8, .rope_original = 64)},
+    {"2x1x240 2x1x70x80 2x1x70x80 2",
+     WITH(.heads = 1, .rope_base = 1e4, .rope_factor = 4, .rope_original = 24, .rope_high = 2,
+          .rope_yarn = true)},
     {"1x1x160 1x1x2500x32 1x1x2500x32 1", WITH(.heads = 3, .rope_base = 1e4)},
     {"67x1x384 67x2x150x64 67x2x150x64 67", WITH(.heads = 2)},
     {"100x1x768 100x3x70x64 100x3x70x64 1", WITH(.heads = 6, .rope_base = 1e4)},
     {"140x1x240 140x1x33x80 140x1x33x80 140", WITH(.heads = 1)},
     {"34x1x3072 34x4x100x128 34x4x100x128 34", WITH(.heads = 16, .rope_base = 5e5)},
+    {"100x1x768 100x3x70x64 100x3x70x64 1",
+     WITH(.heads = 6, .rope_base = 1e4, .rope_factor = 3, .rope_original = 40, .rope_low = 0.5,
+          .rope_high = 2, .rope_yarn = true, .rope_untruncated = true, .rope_amplitude = 1.25)},
     {NULL, NULL}};
 static const cup__sample bench[] = {
     {"1x1x2304 1x12x1024x64 1x12x1024x64 1", WITH(.heads = 12)},

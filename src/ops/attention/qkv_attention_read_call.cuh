@@ -15,6 +15,7 @@ typedef struct read_call {
     int ahead;         /* bytes of keys, and as many of values, that a block asks for beforehand */
     double scale;      /* of a score, for powers of 2 */
     double frequency[READ_PAIRS];
+    double amplitude; /* of cosines and sines, where TURNED is 2 */
 } read_call;
 
 #endif

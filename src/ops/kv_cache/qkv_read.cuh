@@ -1,5 +1,6 @@
 /* What the kernels of qkv_attention_read share: where tokens come next, their heads turned, and
- * what is stored for them. Included behind the knobs CUP_ID and TURNED. */
+ * what is stored for them. Included behind the knobs CUP_ID and TURNED: 1, or 2 where cosines and
+ * sines are multiplied by a number, too. */
 #ifndef CUP_OPS_KV_CACHE_QKV_READ_CUH
 #define CUP_OPS_KV_CACHE_QKV_READ_CUH
 
@@ -16,6 +17,10 @@ DEVICE real turned(const read_call &c, const T *head, int d, long long position)
     int pairs = c.size / 2, pair = d < pairs ? d : d - pairs;
     real cosine, sine, u = to_real(head[pair]), v = to_real(head[pair + pairs]);
     turn_of(c.frequency[pair], position, &cosine, &sine);
+#if TURNED > 1
+    cosine *= (real)c.amplitude;
+    sine *= (real)c.amplitude;
+#endif
     return d < pairs ? u * cosine - v * sine : u * sine + v * cosine;
 #else
     return to_real(head[d]);

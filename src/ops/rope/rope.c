@@ -12,23 +12,46 @@
 
 #define LOW 1.0
 #define HIGH 4.0
+#define YARN_HIGH 32.0
+#define YARN_GROWTH 0.1
+#define YARN_LEAST 0.001 /* pairs that its ramp takes at least */
 
 static double or_usual(double value, double usual)
 {
     return value == 0 ? usual : value;
 }
 
+static double high_of(const cup__rope_rule *rule)
+{
+    return or_usual(rule->high, rule->yarn ? YARN_HIGH : HIGH);
+}
+
 bool cup__rope_rule_is_good(const cup__rope_rule *rule)
 {
-    double low = or_usual(rule->low, LOW), high = or_usual(rule->high, HIGH);
+    double low = or_usual(rule->low, LOW), high = high_of(rule);
+    bool ramp = !rule->yarn || (rule->original > 0 && (rule->base == 0 || rule->base > 1));
     return rule->base >= 0 && isfinite(rule->base) && rule->factor >= 0 &&
            isfinite(rule->factor) && rule->original >= 0 && low > 0 && high > low &&
-           isfinite(high);
+           isfinite(high) && rule->amplitude >= 0 && isfinite(rule->amplitude) && ramp;
+}
+
+double cup__rope_amplitude(const cup__rope_rule *rule)
+{
+    double factor = or_usual(rule->factor, 1);
+    double usual = rule->yarn && factor > 1 ? YARN_GROWTH * log(factor) + 1 : 1;
+    return or_usual(rule->amplitude, usual);
 }
 
 static cup__rope_rule rule_of(const cup__rope_attributes *a)
 {
-    return (cup__rope_rule){a->base, a->factor, a->low, a->high, a->original};
+    return (cup__rope_rule){.base = a->base,
+                            .factor = a->factor,
+                            .low = a->low,
+                            .high = a->high,
+                            .amplitude = a->amplitude,
+                            .original = a->original,
+                            .yarn = a->yarn,
+                            .untruncated = a->untruncated};
 }
 
 static cup_status infer(cup__call *call)
@@ -46,8 +69,9 @@ static cup_status infer(cup__call *call)
         return cup__call_fail(call, CUP_ARGUMENT, "base must be positive; 0 means 10000");
     if (!cup__rope_rule_is_good(&rule))
         return cup__call_fail(call, CUP_ARGUMENT,
-                              "factor, original, low and high must be positive and high above "
-                              "low; 0 means the default");
+                              "factor, original, low, high and amplitude must be positive and "
+                              "high above low; 0 means the default. yarn needs an original, and a "
+                              "base above 1");
     if (a->heads < 0 || a->heads > x->shape[1])
         return cup__call_fail(call, CUP_ARGUMENT, "%d heads cannot be turned", a->heads);
     if (a->offset < 0 || a->offset > (1 << 24) - x->shape[2])
@@ -74,15 +98,35 @@ static int64_t second_of(const cup__rope_attributes *a, int64_t i, int64_t pairs
     return a->interleaved ? 2 * i + 1 : i + pairs;
 }
 
+/* The number of the pair, and a part of one, that turns round so many times within the original. */
+static double pair_of(const cup__rope_rule *rule, double turns, int64_t pairs)
+{
+    double base = or_usual(rule->base, CUP__ROPE_BASE);
+    return (double)pairs * log((double)rule->original / (turns * 2 * M_PI)) / log(base);
+}
+
+/* How much of pair i stays as it is, by its number, as published YaRNs have it. */
+static double stays_in_yarn(const cup__rope_rule *rule, int64_t i, int64_t pairs)
+{
+    double first = pair_of(rule, high_of(rule), pairs);
+    double last = pair_of(rule, or_usual(rule->low, LOW), pairs);
+    first = fmax(rule->untruncated ? first : floor(first), 0);
+    last = fmin(rule->untruncated ? last : ceil(last), 2 * (double)pairs - 1);
+    last += first == last ? YARN_LEAST : 0;
+    return 1 - fmin(fmax(((double)i - first) / (last - first), 0), 1);
+}
+
 double cup__rope_frequency(const cup__rope_rule *rule, int64_t i, int64_t pairs)
 {
-    double low = or_usual(rule->low, LOW), high = or_usual(rule->high, HIGH), stays = 0;
+    double low = or_usual(rule->low, LOW), stays = 0;
     double frequency = pow(or_usual(rule->base, CUP__ROPE_BASE), -(double)i / (double)pairs);
     double turns = (double)rule->original * frequency / (2 * M_PI);
     if (rule->factor == 0)
         return frequency;
-    if (rule->original)
-        stays = fmin(fmax((turns - low) / (high - low), 0), 1);
+    if (rule->yarn)
+        stays = stays_in_yarn(rule, i, pairs);
+    else if (rule->original)
+        stays = fmin(fmax((turns - low) / (high_of(rule) - low), 0), 1);
     return frequency * (stays + (1 - stays) / rule->factor);
 }
 
@@ -107,9 +151,11 @@ static void turn_row(cup__call *call, int64_t b, int64_t head, int64_t position)
         cup__store(y, to + d * y->stride[3], cup__load(x, from + d * x->stride[3]));
     int64_t pairs = head < heads_turned(call) ? pairs_of(call) : 0;
     cup__rope_rule rule = rule_of(a);
+    double amplitude = cup__rope_amplitude(&rule);
     for (int64_t i = 0; i < pairs; i++) {
         double angle = (double)(a->offset + position) * cup__rope_frequency(&rule, i, pairs);
-        double cosine = cos(angle), sine = a->inverse ? -sin(angle) : sin(angle);
+        double cosine = amplitude * cos(angle);
+        double sine = amplitude * (a->inverse ? -sin(angle) : sin(angle));
         int64_t first = first_of(a, i), second = second_of(a, i, pairs);
         double u = cup__load(x, from + first * x->stride[3]);
         double v = cup__load(x, from + second * x->stride[3]);
@@ -136,7 +182,8 @@ static cup_status gradient(cup__grad *g)
                                       .features = a->features, .heads = a->heads,
                                       .interleaved = a->interleaved, .inverse = !a->inverse,
                                       .factor = a->factor, .original = a->original, .low = a->low,
-                                      .high = a->high));
+                                      .high = a->high, .yarn = a->yarn,
+                                      .untruncated = a->untruncated, .amplitude = a->amplitude));
     return CUP_OK;
 }
 
@@ -152,12 +199,14 @@ static void make_table(int64_t begin, int64_t end, void *user)
     job *j = user;
     const cup__rope_attributes *a = j->call->attributes;
     cup__rope_rule rule = rule_of(a);
+    double amplitude = cup__rope_amplitude(&rule);
     for (int64_t i = 0; i < j->pairs; i++) {
         double frequency = cup__rope_frequency(&rule, i, j->pairs);
         for (int64_t position = begin; position < end; position++) {
             double angle = (double)(a->offset + position) * frequency;
-            j->cosine[position * j->pairs + i] = (float)cos(angle);
-            j->sine[position * j->pairs + i] = (float)(a->inverse ? -sin(angle) : sin(angle));
+            double sine = a->inverse ? -sin(angle) : sin(angle);
+            j->cosine[position * j->pairs + i] = (float)(amplitude * cos(angle));
+            j->sine[position * j->pairs + i] = (float)(amplitude * sine);
         }
     }
 }
@@ -254,7 +303,8 @@ void cup__rope_frequencies(const cup__rope_rule *rule, int64_t pairs, bool radia
     } last;
     bool same = last.rule.base == rule->base && last.rule.factor == rule->factor &&
                 last.rule.low == rule->low && last.rule.high == rule->high &&
-                last.rule.original == rule->original;
+                last.rule.original == rule->original && last.rule.yarn == rule->yarn &&
+                last.rule.untruncated == rule->untruncated;
     if (last.pairs != pairs || !same || last.radians != radians) {
         last.pairs = pairs;
         last.rule = *rule;
@@ -282,6 +332,7 @@ static void fill_call(rope_call *to, const cup__call *call)
         .heads_turned = (int)heads_turned(call),
         .inverse = a->inverse,
         .offset = a->offset,
+        .amplitude = cup__rope_amplitude(&rule),
     };
     for (int i = 0; i < 4; i++) {
         to->x_stride[i] = x->stride[i];
@@ -295,13 +346,16 @@ static cup_status run_cuda(cup__call *call)
     const cup__rope_attributes *a = call->attributes;
     cup__cuda *gpu = cup__cuda_of(call->c->device);
     int vector = vector_of(call);
-    cup__knob knobs[] = {
-        {"CUP_T", call->in[0]->dtype}, {"VEC", vector}, {"INTERLEAVED", a->interleaved}};
-    cup__kernel *kernel = cup__kernel_get(gpu, "rope.cu", "rope_fwd", knobs, 3);
-    if (!kernel)
-        return call->c->error.status;
     rope_call argument;
     fill_call(&argument, call);
+    cup__knob knobs[] = {{"CUP_T", call->in[0]->dtype},
+                         {"VEC", vector},
+                         {"INTERLEAVED", a->interleaved},
+                         {"AMPLIFIED", 1}};
+    cup__kernel *kernel = cup__kernel_get(gpu, "rope.cu", "rope_fwd", knobs,
+                                          argument.amplitude == 1 ? 3 : 4);
+    if (!kernel)
+        return call->c->error.status;
     int64_t units = (argument.size - argument.pairs) / vector;
     int64_t blocks = (argument.rows * units + ROPE_THREADS - 1) / ROPE_THREADS;
     /* The angles are worth more heads the more blocks there are without dividing these up. */
@@ -335,6 +389,11 @@ static const cup__sample samples[] = {
     {"1x2x65x64", WITH(.base = 5e5, .offset = 9000, .factor = 8, .original = 8192)},
     {"1x2x9x16", WITH(.factor = 3, .original = 40, .low = 0.5, .high = 2)},
     {"1x2x9x16", WITH(.offset = 5, .factor = 2, .inverse = true)},
+    {"1x2x65x64", WITH(.base = 1e6, .offset = 40000, .factor = 4, .original = 32768,
+                       .yarn = true)},
+    {"2x3x5x18", WITH(.features = 16, .heads = 2, .interleaved = true, .inverse = true,
+                      .factor = 3, .original = 40, .low = 0.5, .high = 2, .yarn = true,
+                      .untruncated = true, .amplitude = 0.75)},
     {NULL, NULL}};
 static const cup__sample bench[] = {{"32x12x1024x64", WITH(0)},
                                     {"4x48x4096x128", WITH(.heads = 32)},

@@ -10,6 +10,9 @@
 #ifndef INTERLEAVED
 #define INTERLEAVED 0
 #endif
+#ifndef AMPLIFIED
+#define AMPLIFIED 0 /* cosines and sines are multiplied by a number */
+#endif
 
 #include "rope_call.cuh"
 #include "rope_turn.cuh"
@@ -78,6 +81,10 @@ extern "C" __global__ void __launch_bounds__(ROPE_THREADS)
         if (in_pairs)
             turn_of(c.frequency[unit * VEC + j], c.offset + position, &cosine[j], &sine[j]);
         sine[j] = c.inverse ? -sine[j] : sine[j];
+#if AMPLIFIED
+        cosine[j] *= (real)c.amplitude;
+        sine[j] *= (real)c.amplitude;
+#endif
     }
     int first = (int)blockIdx.y * c.heads_each, end = first + c.heads_each;
     for (int head = first; head < (end < c.heads ? end : c.heads); head++) {

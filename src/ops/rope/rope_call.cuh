@@ -16,6 +16,7 @@ typedef struct rope_call {
     int inverse;
     long long offset;
     double frequency[ROPE_PAIRS]; /* in turns a position; for f64 in radians */
+    double amplitude;             /* of cosines and sines, where the kernel is AMPLIFIED */
 } rope_call;
 
 #endif

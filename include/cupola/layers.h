@@ -114,10 +114,22 @@ CUP_API cup_status cup_sequence_layer_new(cup_sequence_layer *layer, cup_paramet
 CUP_API cup_tensor *cup_sequence_layer_call(const cup_sequence_layer *layer, cup_tensor *x);
 
 /* How rotary positions are turned in models that read further than they first learned to: factor,
- * original, low and high of cup_rope. All 0: as they are. */
+ * original, low, high, yarn, untruncated and amplitude of cup_rope. All 0: as they are.
+ *
+ * Or `dynamic`, with a factor and an original alone (dynamic NTK): a text of up to `original`
+ * positions is turned as it is, and a longer one by a base that grows with its length, base *
+ * (factor * length / original - factor + 1)^(size / (size - 2)) for heads of that size. The length
+ * is that of x in a call, in training too, of all its documents together, and of the whole text
+ * where processes have parts of it. What is read behind what was read before counts all of it: new
+ * positions are turned by the base for all there then are, and kept keys stay as they were turned,
+ * as they do in a cache of transformers. So a text that is read in pieces beyond `original` gives
+ * other numbers than one that is read at once. */
 typedef struct cup_rope_scaling {
     double factor, low, high;
     int64_t original;
+    bool yarn, untruncated;
+    double amplitude;
+    bool dynamic;
 } cup_rope_scaling;
 
 /* Attention of x [B,T,width] to itself, in heads of width / heads features or of as many as is
@@ -638,7 +650,8 @@ CUP_API cup_tensor *cup_transformer_layer_read_window(const cup_transformer_laye
 /* The same of one row a text, x [B,1,width], which stands at `position` on the device: i32 or i64,
  * one number for all texts or one for each, see cup_qkv_attention_read. So the call can be captured
  * in a graph (cupola/graph.h) and replayed at one position after the other. CUP_UNSUPPORTED with a
- * window of less than `length`, and with soft caps, alibi and sinks. */
+ * window of less than `length`, with soft caps, alibi and sinks, and with dynamic rotary positions
+ * where `length` is more than their original. */
 CUP_API cup_tensor *cup_transformer_layer_read_at(const cup_transformer_layer *layer, cup_tensor *x,
                                                   cup_tensor **delta, cup_tensor *keys,
                                                   cup_tensor *values, cup_tensor *position);

@@ -219,13 +219,15 @@ CUP_API cup_gpt_cache *cup_gpt_cache_new(cup_gpt *m, int64_t batch, int64_t leng
 /* The same, where blocks with a window keep no more than it and half of it, or 128 tokens, where
  * that is less than all. Such a cache reads by cup_gpt_read alone, long texts in pieces, and what
  * is beyond its windows when it is cut is not there any more: then nothing is, and `used` is 0.
- * Generators have it. In 8 bits, see cache_dtype, all is kept. */
+ * Generators have it. In 8 bits, see cache_dtype, and with dynamic rotary positions all is kept. */
 CUP_API cup_gpt_cache *cup_gpt_cache_window_new(cup_gpt *m, int64_t batch, int64_t length);
 CUP_API void cup_gpt_cache_free(cup_gpt_cache *cache);
 
 /* Reads tokens [B,T] behind those read before; gives the logits [B,vocabulary] that follow the
  * last one. Fails with CUP_STATE when there is no room for T more. What is read is one document;
- * behind the end of one cut the cache to 0. */
+ * behind the end of one cut the cache to 0. With dynamic rotary positions, see cup_rope_scaling,
+ * each call turns by the length that is then read; one that reads again behind a cut does so, too,
+ * and knows nothing of longer texts before. */
 CUP_API cup_tensor *cup_gpt_read(cup_gpt_cache *cache, cup_tensor *tokens);
 CUP_API int64_t cup_gpt_cache_used(const cup_gpt_cache *cache);
 /* Forgets all but the first `used` tokens; see cup_gpt_cache_window_new. */
@@ -237,8 +239,9 @@ CUP_API void cup_gpt_cache_cut(cup_gpt_cache *cache, int64_t used);
  * is not known here: cup_gpt_cache_set says it. So a step of writing can be captured in a graph
  * (cupola/graph.h), with cup_draw_token behind it, and replayed for token after token. A position
  * that there is no room for is an error on a CPU; on a GPU the logits are NaN. CUP_UNSUPPORTED of
- * a model with a window of less than the cache has room for, with soft_cap, sinks or alibi, and
- * with keys and values in 8 bits. */
+ * a model with a window of less than the cache has room for, with soft_cap, sinks or alibi, with
+ * dynamic rotary positions where the cache has room for more than their original, and with keys
+ * and values in 8 bits. */
 CUP_API cup_tensor *cup_gpt_read_at(cup_gpt_cache *cache, cup_tensor *tokens,
                                     cup_tensor *position);
 /* Says that so many tokens were read. CUP_ARGUMENT where there is no room for them. */

@@ -5,6 +5,7 @@
 #include "base/options.h"
 #include "nn/config.h"
 #include "nn/gpt.h"
+#include "nn/layers.h"
 #include "tensor/tensor.h"
 
 #define MOST_LAYERS 4096
@@ -188,13 +189,6 @@ static cup_status check_heads(cup__error *error, cup_gpt_config *g)
     return CUP_OK;
 }
 
-static bool scaling_is_good(const cup_rope_scaling *r)
-{
-    double low = r->low == 0 ? 1 : r->low, high = r->high == 0 ? 4 : r->high;
-    return r->factor >= 0 && isfinite(r->factor) && r->original >= 0 && r->low >= 0 &&
-           r->high >= 0 && low < high && isfinite(high);
-}
-
 static cup_status check_numbers(cup__error *error, const cup_gpt_config *g)
 {
     if (!(g->dropout >= 0 && g->dropout < 1))
@@ -205,9 +199,11 @@ static cup_status check_numbers(cup__error *error, const cup_gpt_config *g)
             error, CUP_ARGUMENT,
             "gpt: epsilon must be between 0 and 1 and rope_base above 1, not %g and %g", g->epsilon,
             g->rope_base);
-    if (!scaling_is_good(&g->rope_scaling))
+    if (!cup__rope_scaling_is_good(&g->rope_scaling, g->rope_base, cup__gpt_head_size(g)))
         return cup__fail(error, CUP_ARGUMENT,
-                         "gpt: nothing of rope_scaling may be below 0, and high must be above low");
+                         "gpt: nothing of rope_scaling may be below 0, and high must be above low; "
+                         "yarn takes an original, and dynamic a factor, an original and heads of "
+                         "over 2 features, and nothing else");
     if (g->positions > CUP_POSITIONS_ALIBI || g->norm > CUP_NORM_KIND_RMSNORM ||
         g->mlp > CUP_MLP_KIND_SWIGLU)
         return cup__fail(error, CUP_ARGUMENT, "gpt: positions, norm or mlp is none of its kinds");
@@ -407,6 +403,10 @@ static const cup__field fields[] = {
     LATER(sinks, sinks, FLAG),
     LATER(documents, documents, FLAG),
     LATER(document_end, document_end, WHOLE),
+    LATER(rope_yarn, rope_scaling.yarn, FLAG),
+    LATER(rope_untruncated, rope_scaling.untruncated, FLAG),
+    LATER(rope_amplitude, rope_scaling.amplitude, REAL),
+    LATER(rope_dynamic, rope_scaling.dynamic, FLAG),
     {0}};
 
 void cup__gpt_config_write(cup__json_writer *writer, const char *key, const cup_gpt_config *config)

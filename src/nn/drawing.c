@@ -53,11 +53,13 @@ cup__drawing *cup__drawing_new(cup_gpt *m, cup_gpt_cache *cache, int64_t texts,
 {
     cup_context *c = m->context;
     const cup_gpt_config *g = &m->config;
+    const cup_rope_scaling *rope = &g->rope_scaling;
     bool windowed = g->window && g->window < g->context;
+    bool grows = rope->dynamic && rope->original < g->context;
     bool other = m->cache_dtype || g->soft_cap > 0 || g->sinks ||
                  g->positions == CUP_POSITIONS_ALIBI;
-    if (!cup_device_is_cuda(c) || windowed || other || cup__gpt_head_size(&m->config) > HEAD_MOST ||
-        m->config.vocabulary >= 1 << 24)
+    if (!cup_device_is_cuda(c) || windowed || grows || other ||
+        cup__gpt_head_size(&m->config) > HEAD_MOST || m->config.vocabulary >= 1 << 24)
         return NULL;
     cup__drawing *d = cup__calloc(1, sizeof *d);
     if (!d) {

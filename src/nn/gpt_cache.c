@@ -30,13 +30,15 @@ static cup_kv_cache *keys_of(const cup_gpt_cache *cache, cup_dtype dtype, int64_
 }
 
 /* Half a window more than it hides behind is room for so many reads of one token that moving what
- * stays to the front costs next to nothing. */
+ * stays to the front costs next to nothing. Dynamic rotary positions turn by how much is read at
+ * once, so what is read with them is not cut into pieces. */
 static cup_status make_kept(cup_gpt_cache *cache, cup_dtype dtype, bool window)
 {
     const cup_gpt_config *g = &cache->model->config;
     int64_t near = g->window > 0 ? g->layers - g->window_from : 0;
     int64_t step = g->window / 2 > LEAST_STEP ? g->window / 2 : LEAST_STEP;
-    bool all = !window || near <= 0 || cache->coded || g->window >= cache->length - step;
+    bool all = !window || near <= 0 || cache->coded || g->rope_scaling.dynamic ||
+               g->window >= cache->length - step;
     cache->first = all ? g->layers : g->window_from;
     cache->step = all ? cache->length : step;
     if (cache->first > 0)

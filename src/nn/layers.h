@@ -7,6 +7,7 @@
 
 #include "cupola/kv_cache.h"
 #include "cupola/layers.h"
+#include "cupola/ops.h"
 #include "nn/parameters.h"
 
 /* Clears the layer's struct and sets what it begins with. Fails without a list and without a
@@ -64,6 +65,11 @@ cup_tensor *cup__attention_layer_qkv(const cup_attention_layer *layer, cup_conte
                                      cup_tensor *x);
 /* The window that hides something of so many keys; 0: none does. */
 int64_t cup__attention_layer_window(const cup_attention_layer *layer, int64_t length);
+
+/* Whether heads of that size can be turned so; and how those of a text of `length` positions are,
+ * but for the offset. */
+bool cup__rope_scaling_is_good(const cup_rope_scaling *s, double base, int64_t head_size);
+cup_rope_options cup__attention_layer_rope(const cup_attention_layer *layer, int64_t length);
 
 /* What becomes of the scores of its heads: no cap, and NULL, where there is nothing. Slopes and
  * sinks are in f32, or in f64 as the rest. */

@@ -1,10 +1,22 @@
 /* Attention of positions to each other. */
 #ifdef CUP_LAYERS_H
 /* How rotary positions are turned in models that read further than they first learned to: factor,
- * original, low and high of cup_rope. All 0: as they are. */
+ * original, low, high, yarn, untruncated and amplitude of cup_rope. All 0: as they are.
+ *
+ * Or `dynamic`, with a factor and an original alone (dynamic NTK): a text of up to `original`
+ * positions is turned as it is, and a longer one by a base that grows with its length, base *
+ * (factor * length / original - factor + 1)^(size / (size - 2)) for heads of that size. The length
+ * is that of x in a call, in training too, of all its documents together, and of the whole text
+ * where processes have parts of it. What is read behind what was read before counts all of it: new
+ * positions are turned by the base for all there then are, and kept keys stay as they were turned,
+ * as they do in a cache of transformers. So a text that is read in pieces beyond `original` gives
+ * other numbers than one that is read at once. */
 typedef struct cup_rope_scaling {
     double factor, low, high;
     int64_t original;
+    bool yarn, untruncated;
+    double amplitude;
+    bool dynamic;
 } cup_rope_scaling;
 
 /* Attention of x [B,T,width] to itself, in heads of width / heads features or of as many as is
@@ -67,6 +79,7 @@ CUP_API cup_tensor *cup_attention_layer_call(const cup_attention_layer *layer, c
 #include "cupola/ops.h"
 #include "dispatch/attributes.h"
 #include "nn/layers.h"
+#include "ops/rope/rope.h"
 #include "tensor/tensor.h"
 
 #define ROPE_BASE 10000
@@ -90,6 +103,42 @@ cup_status cup__layer_probability(cup_parameters *list, double p)
     return cup__fail(&cup__parameters_context(list)->error, CUP_ARGUMENT,
                      "layer under \"%s\": dropout must be at least 0 and below 1, not %g",
                      cup__parameters_prefix(list), p);
+}
+
+bool cup__rope_scaling_is_good(const cup_rope_scaling *s, double base, int64_t head_size)
+{
+    const cup__rope_rule rule = {.base = base,
+                                 .factor = s->factor,
+                                 .low = s->low,
+                                 .high = s->high,
+                                 .amplitude = s->amplitude,
+                                 .original = s->original,
+                                 .yarn = s->yarn,
+                                 .untruncated = s->untruncated};
+    bool others = s->yarn || s->untruncated || s->low > 0 || s->high > 0 || s->amplitude > 0;
+    return cup__rope_rule_is_good(&rule) &&
+           (!s->dynamic || (s->factor > 0 && s->original > 0 && head_size > 2 && !others));
+}
+
+cup_rope_options cup__attention_layer_rope(const cup_attention_layer *layer, int64_t length)
+{
+    const cup_rope_scaling *s = &layer->rope_scaling;
+    cup_rope_options how = {.size = sizeof how,
+                            .base = layer->rope_base,
+                            .heads = layer->heads + layer->kv_heads};
+    if (!s->dynamic) {
+        how.factor = s->factor;
+        how.original = s->original;
+        how.low = s->low;
+        how.high = s->high;
+        how.yarn = s->yarn;
+        how.untruncated = s->untruncated;
+        how.amplitude = s->amplitude;
+    } else if (length > s->original) {
+        double size = layer->head_size, times = (double)length / (double)s->original;
+        how.base *= pow(s->factor * times - s->factor + 1, size / (size - 2));
+    }
+    return how;
 }
 
 static cup_status check_attention(cup_parameters *list, int64_t width, int64_t heads,
@@ -126,6 +175,12 @@ static cup_status check_attention(cup_parameters *list, int64_t width, int64_t h
                          "attention under \"%s\": rope needs heads of an even size and a base "
                          "above 1, not %lld and %g",
                          cup__parameters_prefix(list), (long long)size, o->rope_base);
+    if (!cup__rope_scaling_is_good(&o->rope_scaling, o->rope_base, size))
+        return cup__fail(&c->error, CUP_ARGUMENT,
+                         "attention under \"%s\": nothing of rope_scaling may be below 0, and high "
+                         "must be above low; yarn takes an original, and dynamic a factor, an "
+                         "original and heads of over 2 features, and nothing else",
+                         cup__parameters_prefix(list));
     return CUP_OK;
 }
 
@@ -275,13 +330,9 @@ static cup_tensor *turn(const cup_attention_layer *layer, cup_context *c, cup_te
     int64_t parts = layer->heads + 2 * (int64_t)layer->kv_heads, size = layer->head_size;
     const int64_t apart[] = {batch, length, parts, size};
     const int64_t together[] = {batch, length, parts * size};
+    const cup_rope_options how = cup__attention_layer_rope(layer, length);
     cup_tensor *x = cup_permute(c, cup_reshape(c, qkv, 4, apart), swap, 4);
-    x = cup_rope(c, x,
-                 CUP_OPTIONS(cup_rope_options, .base = layer->rope_base,
-                             .heads = layer->heads + layer->kv_heads,
-                             .factor = layer->rope_scaling.factor,
-                             .original = layer->rope_scaling.original,
-                             .low = layer->rope_scaling.low, .high = layer->rope_scaling.high));
+    x = cup_rope(c, x, &how);
     return cup_reshape(c, cup_permute(c, x, swap, 4), 3, together);
 }
 
@@ -340,13 +391,16 @@ static cup_tensor *turn_parts(const cup_attention_layer *layer, cup_context *c, 
                               cup_comm *ring)
 {
     int64_t half = qkv->shape[1] / 2, rank = cup_comm_rank(ring), count = cup_comm_count(ring);
-    const cup_rope_scaling *s = &layer->rope_scaling;
-    const turning t = {.how = {.base = layer->rope_base,
-                               .heads = layer->heads + layer->kv_heads,
-                               .factor = s->factor != 0 ? s->factor : 1,
-                               .original = s->original,
-                               .low = s->low != 0 ? s->low : 1,
-                               .high = s->high != 0 ? s->high : 4},
+    const cup_rope_options how = cup__attention_layer_rope(layer, count * qkv->shape[1]);
+    const turning t = {.how = {.base = how.base,
+                               .heads = how.heads,
+                               .factor = how.factor,
+                               .original = how.original,
+                               .low = how.low,
+                               .high = how.high,
+                               .yarn = how.yarn,
+                               .untruncated = how.untruncated,
+                               .amplitude = how.amplitude},
                        .heads = layer->heads + 2 * (int64_t)layer->kv_heads,
                        .place = {rank * half, (2 * count - 1 - rank) * half}};
     cup_tensor *y = NULL;

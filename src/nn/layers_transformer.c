@@ -96,7 +96,8 @@ CUP_API cup_tensor *cup_transformer_layer_read_window(const cup_transformer_laye
 /* The same of one row a text, x [B,1,width], which stands at `position` on the device: i32 or i64,
  * one number for all texts or one for each, see cup_qkv_attention_read. So the call can be captured
  * in a graph (cupola/graph.h) and replayed at one position after the other. CUP_UNSUPPORTED with a
- * window of less than `length`, and with soft caps, alibi and sinks. */
+ * window of less than `length`, with soft caps, alibi and sinks, and with dynamic rotary positions
+ * where `length` is more than their original. */
 CUP_API cup_tensor *cup_transformer_layer_read_at(const cup_transformer_layer *layer, cup_tensor *x,
                                                   cup_tensor **delta, cup_tensor *keys,
                                                   cup_tensor *values, cup_tensor *position);
@@ -396,7 +397,9 @@ static bool read_at_once(const cup_transformer_layer *layer, cup_context *c, cup
                            : layer->norm1.epsilon == layer->norm2.epsilon;
     cup_parameters *list = layer->layer.parameters;
     bool drops = layer->dropout > 0 && cup__parameters_is_training(list);
-    bool scaled = a->rope_scaling.factor > 0;
+    /* Where there is a position, dynamic ones have their plain base. */
+    const cup_rope_options rope = cup__attention_layer_rope(a, 0);
+    bool scaled = rope.factor > 0 || rope.amplitude > 0;
     bool adapted = a->qkv.lora || a->out.lora || m->up.lora || m->down.lora;
     if (drops || cup_parameters_comm(list) || !one_epsilon || a->q_norm || scaled || adapted ||
         !past->position || past->position->count != 1 || (*x)->shape[0] != 1 ||
@@ -413,7 +416,7 @@ static bool read_at_once(const cup_transformer_layer *layer, cup_context *c, cup
         .eps = rms ? layer->rmsnorm1.epsilon : layer->norm1.epsilon,
         .rms = rms,
         .gated = gated,
-        .rope_base = a->rope ? a->rope_base : 0};
+        .rope_base = a->rope ? rope.base : 0};
     if (!cup__transformer_read_takes(c, in, &attributes))
         return false;
     cup_tensor *out[2] = {NULL, NULL};

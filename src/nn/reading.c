@@ -44,6 +44,12 @@ cup_status cup__reading_check(const cup_transformer_layer *layer, cup_context *c
                          "transformer: a position on the device does not go with soft caps, slopes "
                          "and sinks of attention; say how many were read with "
                          "cup_transformer_layer_read");
+    if (past->position && a->rope_scaling.dynamic && k->shape[2] > a->rope_scaling.original)
+        return cup__fail(&c->error, CUP_UNSUPPORTED,
+                         "transformer: a position on the device does not go with dynamic rotary "
+                         "positions in keys of %lld, beyond the %lld from which on their base "
+                         "grows; say how many were read with cup_transformer_layer_read",
+                         (long long)k->shape[2], (long long)a->rope_scaling.original);
     if (past->gone < 0 || (past->gone > 0 && (!a->window || past->used < a->window - 1)))
         return cup__fail(&c->error, CUP_ARGUMENT,
                          "transformer: of %lld positions that are kept no longer a window of %lld "
@@ -104,36 +110,39 @@ static cup_tensor *attend(const cup_attention_layer *layer, cup_context *c, cup_
                     .soft_cap = scores.soft_cap, .slopes = scores.slopes, .sinks = scores.sinks));
 }
 
+/* The same of one row a text at a position on the device. */
+static cup_tensor *attend_at(const cup_attention_layer *layer, cup_context *c, cup_tensor *qkv,
+                             const cup__reading *past)
+{
+    const cup_rope_options how = cup__attention_layer_rope(layer, past->keys->shape[2]);
+    return cup_qkv_attention_read(
+        c, qkv, past->keys, past->values, past->position, layer->heads,
+        CUP_OPTIONS(cup_qkv_attention_read_options, .rope_base = layer->rope ? how.base : 0,
+                    .rope_factor = how.factor, .rope_original = how.original, .rope_low = how.low,
+                    .rope_high = how.high, .rope_yarn = how.yarn,
+                    .rope_untruncated = how.untruncated, .rope_amplitude = how.amplitude));
+}
+
 cup_tensor *cup__reading_attention(const cup_attention_layer *layer, cup_tensor *x,
                                    const cup__reading *past)
 {
     cup_context *c = cup__parameters_context(layer->layer.parameters);
-    const cup_rope_scaling *scaling = &layer->rope_scaling;
     cup_tensor *qkv = cup__attention_layer_qkv(layer, c, x);
     if (!qkv)
         return NULL;
     if (past->position)
-        return cup_linear_layer_call(
-            &layer->out,
-            cup_qkv_attention_read(c, qkv, past->keys, past->values, past->position, layer->heads,
-                                   CUP_OPTIONS(cup_qkv_attention_read_options,
-                                               .rope_base = layer->rope ? layer->rope_base : 0,
-                                               .rope_factor = scaling->factor,
-                                               .rope_original = scaling->original,
-                                               .rope_low = scaling->low,
-                                               .rope_high = scaling->high)));
+        return cup_linear_layer_call(&layer->out, attend_at(layer, c, qkv, past));
     int64_t own = layer->heads, shared = layer->kv_heads;
     int64_t batch = x->shape[0], length = x->shape[1];
     const int64_t apart[] = {batch, length, own + 2 * shared, layer->head_size};
     const int64_t together[] = {batch, length, own * layer->head_size};
     const int64_t swap[] = {0, 2, 1, 3};
     qkv = cup_permute(c, cup_reshape(c, qkv, 4, apart), swap, 4);
+    int64_t before = past->gone + past->used;
+    cup_rope_options how = cup__attention_layer_rope(layer, before + length);
+    how.offset = before;
     if (layer->rope)
-        qkv = cup_rope(c, qkv,
-                       CUP_OPTIONS(cup_rope_options, .base = layer->rope_base,
-                                   .offset = past->gone + past->used, .heads = (int)(own + shared),
-                                   .factor = scaling->factor, .original = scaling->original,
-                                   .low = scaling->low, .high = scaling->high));
+        qkv = cup_rope(c, qkv, &how);
     cup_tensor *q = heads_of(c, qkv, 0, own), *k = heads_of(c, qkv, own, shared);
     cup_tensor *v = heads_of(c, qkv, own + shared, shared);
     cup_tensor *o = q && k && v ? attend(layer, c, q, k, v, past) : NULL;

@@ -214,8 +214,14 @@ TEST(comm_attention_in_a_model_has_its_gradients)
     turned.norm = CUP_NORM_KIND_RMSNORM;
     turned.mlp = CUP_MLP_KIND_SWIGLU;
     turned.qk_norm = true;
+    cup_gpt_config yarn = turned, dynamic = turned;
+    yarn.rope_scaling = (cup_rope_scaling){
+        .factor = 3, .original = 5, .low = 0.2, .high = 2, .yarn = true, .amplitude = 0.8};
+    dynamic.rope_scaling = (cup_rope_scaling){.factor = 3, .original = 6, .dynamic = true};
     together(2, compare_models, (void *)(uintptr_t)&plain);
     together(4, compare_models, &turned);
+    together(2, compare_models, &yarn);
+    together(2, compare_models, &dynamic);
 }
 
 /* What has no form in parts says so. */

@@ -50,6 +50,15 @@ static const cup_gpt_config configs[] = {
      .head_size = 6,
      .qk_norm = true,
      .rope_scaling = {.factor = 4, .original = 12}},
+    {.size = sizeof(cup_gpt_config),
+     .layers = 2,
+     .heads = 2,
+     .width = 16,
+     .context = 24,
+     .vocabulary = 29,
+     .positions = CUP_POSITIONS_ROTARY,
+     .bias = true,
+     .rope_scaling = {.factor = 3, .original = 8, .low = 0.2, .high = 2, .yarn = true}},
 };
 #define CONFIGS ((int)(sizeof configs / sizeof *configs))
 

@@ -9,24 +9,39 @@ peft's form beside it, of all linear layers and of some, read, written again and
 Radford and others 2019 (GPT-2); Touvron and others 2023 (Llama), Su and others 2021 (rotary
 positions), Zhang and Sennrich 2019 (RMSNorm), Shazeer 2020 (SwiGLU), Ainslie and others 2023
 (groups of heads), Yang and others 2025 (norms of queries and keys in Qwen 3), Grattafiori and
-others 2024 (Llama 3), Hu and others 2021 (LoRA), Jiang and others 2024 (Mixtral). Models with
-experts take no adapters."""
+others 2024 (Llama 3), Hu and others 2021 (LoRA), Jiang and others 2024 (Mixtral), Peng and others
+2023 (YaRN, dynamic NTK). Models with experts take no adapters. Where transformers is installed, its
+own models of the folders are compared as well: that of the one that Cupola has written, and where
+positions are stretched at a length before that begins and, in pieces, with a cache."""
 import argparse
 import ctypes
 import json
+import math
 import os
 import struct
 import sys
 import tempfile
+import warnings
 
 import torch
 import torch.nn.functional as F
+
+try:
+    import transformers
+    transformers.utils.logging.disable_progress_bar()
+except ImportError:
+    transformers = None
 
 WORST = 1e-3
 LLAMA3 = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
           "original_max_position_embeddings": 16}
 MIXED = ("mixtral", "qwen3_moe")
 LINEAR = {"rope_type": "linear", "factor": 2.5}
+YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 24}
+YARN_ALL = {**YARN, "beta_fast": 2.5, "beta_slow": 0.5, "truncate": False, "mscale": 1.5,
+            "mscale_all_dim": 0.7}
+DYNAMIC = {"rope_type": "dynamic", "factor": 3.0}
+STRETCHED = ("yarn", "dynamic")
 
 
 def write(path, tensors, names):
@@ -121,6 +136,36 @@ def adapters(folder, config, tensors, rank, alpha, some):
     return added
 
 
+def yarned(base, size, rule):
+    """Frequencies, and what cosines and sines are multiplied by."""
+    factor, original = rule["factor"], rule["original_max_position_embeddings"]
+
+    def bound(turns):
+        return size / 2 * math.log(original / (2 * math.pi * turns)) / math.log(base)
+
+    def growth(weight=1.0):
+        return 0.1 * weight * math.log(factor) + 1
+    first, last = bound(rule.get("beta_fast", 32)), bound(rule.get("beta_slow", 1))
+    if rule.get("truncate", True):
+        first, last = math.floor(first), math.ceil(last)
+    first = max(first, 0)
+    ramp = ((torch.arange(size // 2) - first) / max(last - first, 1e-3)).clamp(0, 1)
+    frequency = base ** (-torch.arange(0, size, 2) / size)
+    amplitude = growth(rule["mscale"]) / growth(rule["mscale_all_dim"]) if "mscale" in rule \
+        else growth()
+    return frequency * (1 - ramp) + frequency / factor * ramp, amplitude
+
+
+def turns(base, size, rule, length, context):
+    """Frequencies, and what cosines and sines are multiplied by."""
+    if rule and rule["rope_type"] == "yarn":
+        return yarned(base, size, rule)
+    if rule and rule["rope_type"] == "dynamic":
+        grown = rule["factor"] * max(length / context, 1) - rule["factor"] + 1
+        base, rule = base * grown ** (size / (size - 2)), None
+    return scaled(base ** (-torch.arange(0, size, 2) / size), rule), 1
+
+
 def scaled(frequency, rule):
     if not rule:
         return frequency
@@ -209,11 +254,11 @@ def llama(kind, tied, base, newer, size=8, rule=None, each=2, biased=(),
         return x * torch.rsqrt(x.square().mean(-1, keepdim=True) + 1e-6) * t[name + ".weight"]
 
     def turn(x):
-        frequency = scaled(base ** (-torch.arange(0, size, 2) / size), rule)
+        frequency, amplitude = turns(base, size, rule, x.shape[2], context)
         angle = torch.arange(x.shape[2])[:, None] * frequency
         low, high = x.chunk(2, -1)
         return torch.cat([low * angle.cos() - high * angle.sin(),
-                          high * angle.cos() + low * angle.sin()], -1)
+                          high * angle.cos() + low * angle.sin()], -1) * amplitude
 
     def forward(tokens, t=t):
         x = t["model.embed_tokens.weight"][tokens]
@@ -225,7 +270,7 @@ def llama(kind, tied, base, newer, size=8, rule=None, each=2, biased=(),
                        .transpose(1, 2) for n in "qkv")
             if kind.startswith("qwen3"):
                 q, k = norm(q, h + "self_attn.q_norm"), norm(k, h + "self_attn.k_norm")
-            seen = window if window and i >= config.get("max_window_layers", 0) else context
+            seen = window if window and i >= config.get("max_window_layers", 0) else 4 * context
             place = torch.arange(tokens.shape[1])
             apart = place[:, None] - place
             o = F.scaled_dot_product_attention(turn(q), turn(k), v, (apart >= 0) & (apart < seen),
@@ -247,7 +292,8 @@ def llama(kind, tied, base, newer, size=8, rule=None, each=2, biased=(),
 class Library:
     def __init__(self, path):
         self.lib = ctypes.CDLL(path)
-        for name in ("cup_context_new", "cup_gpt_import", "cup_tensor_from", "cup_gpt_logits"):
+        for name in ("cup_context_new", "cup_gpt_import", "cup_tensor_from", "cup_gpt_logits",
+                     "cup_gpt_cache_new", "cup_gpt_read"):
             getattr(self.lib, name).restype = ctypes.c_void_p
         self.lib.cup_error_text.restype = ctypes.c_char_p
         os.environ["CUP_DEVICE"] = "cpu"
@@ -273,16 +319,30 @@ class Library:
     def merge(self, model):
         self.check(not self.lib.cup_gpt_merge(model))
 
-    def logits(self, model, tokens, vocabulary):
+    def given(self, tokens):
         shape = (ctypes.c_int64 * 2)(*tokens.shape)
         ids = tokens.to(torch.int32).contiguous()
-        given = self.check(self.lib.cup_tensor_from(self.c, 5, 2, shape,
-                                                    ctypes.c_void_p(ids.data_ptr())))
-        out = torch.empty(*tokens.shape, vocabulary)
-        y = self.check(self.lib.cup_gpt_logits(model, given))
+        return self.check(self.lib.cup_tensor_from(self.c, 5, 2, shape,
+                                                   ctypes.c_void_p(ids.data_ptr())))
+
+    def read(self, y, out):
         self.check(not self.lib.cup_tensor_read(y, ctypes.c_void_p(out.data_ptr()),
                                                 ctypes.c_size_t(out.numel() * 4)))
         return out
+
+    def logits(self, model, tokens, vocabulary):
+        y = self.check(self.lib.cup_gpt_logits(model, self.given(tokens)))
+        return self.read(y, torch.empty(*tokens.shape, vocabulary))
+
+    def pieces(self, model, pieces, vocabulary):
+        """The logits behind each of them, read one behind the other."""
+        rows = pieces[0].shape[0]
+        cache = self.check(self.lib.cup_gpt_cache_new(model, ctypes.c_int64(rows),
+                                                      ctypes.c_int64(0)))
+        out = [self.read(self.check(self.lib.cup_gpt_read(cache, self.given(p))),
+                         torch.empty(rows, vocabulary)) for p in pieces]
+        self.lib.cup_gpt_cache_free(cache)
+        return torch.stack(out)
 
 
 def adapted(library, folder, made, tokens, some):
@@ -306,10 +366,36 @@ def adapted(library, folder, made, tokens, some):
     return errors
 
 
+def theirs(folder):
+    """A new one each time, as what it has read before changes how it turns dynamic positions."""
+    model = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+    return model.eval().requires_grad_(False)
+
+
+def beside_transformers(library, folder, tokens, vocabulary, stretched):
+    """The largest differences from what transformers makes of the folder."""
+    ours, errors = library.model(folder), []
+    lengths = (tokens.shape[1], tokens.shape[1] // 3) if stretched else (tokens.shape[1],)
+    for length in lengths:
+        errors.append((library.logits(ours, tokens[:, :length], vocabulary) -
+                       theirs(folder)(tokens[:, :length]).logits).abs().max().item())
+    if stretched:
+        third = tokens.shape[1] // 3
+        pieces = [tokens[:, :third], tokens[:, third:2 * third],
+                  *tokens[:, 2 * third:].split(1, 1)]
+        model, past, want = theirs(folder), transformers.DynamicCache(), []
+        for piece in pieces:
+            want.append(model(piece, past_key_values=past, use_cache=True).logits[:, -1])
+        errors.append((library.pieces(ours, pieces, vocabulary) -
+                       torch.stack(want)).abs().max().item())
+    return errors
+
+
 def main():
     options = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     options.add_argument("--lib", default="build/libcupola.so")
     library = Library(options.parse_args().lib)
+    warnings.simplefilter("ignore")
     torch.manual_seed(1)
     worst = 0
     for words, made in (("gpt2", gpt2(True)), ("gpt2, untied, prefix", gpt2(False)),
@@ -324,6 +410,13 @@ def main():
                         ("llama 3.1", llama("llama", False, 5e5, False, rule=LLAMA3)),
                         ("llama 3.2, newer", llama("llama", True, 5e5, True, rule=LLAMA3)),
                         ("llama, stretched", llama("llama", False, 1e4, False, rule=LINEAR)),
+                        ("qwen 2, yarn", llama("qwen2", False, 1e6, False, rule=YARN)),
+                        ("qwen 3, yarn, newer", llama("qwen3", True, 1e4, True, 16, rule=YARN)),
+                        ("qwen 3, yarn, all said",
+                         llama("qwen3", False, 1e4, False, 16, rule=YARN_ALL)),
+                        ("llama, dynamic", llama("llama", False, 1e4, False, rule=DYNAMIC)),
+                        ("llama, dynamic, newer",
+                         llama("llama", True, 1e4, True, 12, rule=DYNAMIC)),
                         ("mistral, wide heads", llama("mistral", False, 1e6, False, 12)),
                         ("llama, biases of attention",
                          llama("llama", False, 1e4, False, biased=("attention",))),
@@ -337,7 +430,9 @@ def main():
                         ("qwen 3 moe", llama("qwen3_moe", False, 1e6, False, 16, each=3)),
                         ("qwen 3 moe, one", llama("qwen3_moe", True, 1e6, True, each=1))):
         config, tensors, forward, vocabulary, context = made
-        tokens = torch.randint(vocabulary, (3, context))
+        rule = config.get("rope_scaling") or config.get("rope_parameters") or {}
+        stretched = rule.get("rope_type") in STRETCHED
+        tokens = torch.randint(vocabulary, (3, 3 * context if stretched else context))
         want, errors = forward(tokens), []
         with tempfile.TemporaryDirectory() as folder:
             save(folder, config, tensors)
@@ -346,12 +441,15 @@ def main():
             library.export(model, folder + "/again")
             again = library.logits(library.model(folder + "/again"), tokens, vocabulary)
             errors.append((again - want).abs().max().item())
+            direct = beside_transformers(library, folder + "/again", tokens, vocabulary,
+                                         stretched) if transformers else []
             beside = [] if config["model_type"] in MIXED else \
                 adapted(library, folder, made, tokens, None) + \
                 adapted(library, folder, made, tokens, ("attn.c_attn", "q_proj", "v_proj"))
-        worst = max(worst, *errors, *beside)
+        worst = max(worst, *errors, *beside, *direct)
         print(f"{words:27} logits up to {want.abs().max():.2f}, off by {errors[0]:.1e}, written "
-              f"and read again {errors[1]:.1e}, with adapters {max(beside, default=0):.1e}")
+              f"and read again {errors[1]:.1e}, with adapters {max(beside, default=0):.1e}, "
+              "from transformers " + (", ".join(f"{e:.1e}" for e in direct) or "not compared"))
     sys.exit(worst > WORST)
 
 

@@ -114,7 +114,8 @@ const cli_verb verb_export = {
             "for byte, with its chat template (in tokenizer_config.json or chat_template.jinja) "
             "and special_tokens_map.json; only the model_max_length of a model with learned "
             "positions becomes its context where it was more. cupola train --from and cupola "
-            "generate --from read such folders.\n\n"
+            "generate --from read such folders. Rotary positions that are stretched, by a factor, "
+            "as Llama 3's, by YaRN or by dynamic NTK, are written as rope_scaling.\n\n"
             "Of a run that trained adapters (cupola train --lora) these are written as peft reads "
             "them, adapter_config.json and adapter_model.safetensors; with --merge the model with "
             "them in its weights.",

@@ -225,7 +225,8 @@ const cli_verb verb_generate = {
             "characters. A run that trained adapters writes with the model beside which they "
             "stand. The same seed gives the same "
             "text on the same device. When the model's context is full it goes on from the latter "
-            "half of it.\n\n"
+            "half of it. A published model whose config.json has YaRN or dynamic NTK has the "
+            "context that its positions are stretched to.\n\n"
             "The writing ends after --tokens tokens, at a token that ends a text by what the files "
             "of the model say (as <|endoftext|>, or </s> of a Llama), or at a signal. What they "
             "put in front of a text, as <s>, is put in front of the prompt.",

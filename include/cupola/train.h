@@ -171,7 +171,10 @@ CUP_API cup_tokenizer *cup_gpt_tokenizer_load(cup_context *c, const char *folder
 /* A model as others publish it, in the names of Hugging Face's transformers: a folder with
  * config.json and safetensors files, in parts or not, of GPT-2, or of a Llama, Mistral, SmolLM,
  * Qwen 2, Qwen 3, Mixtral or Qwen 3 MoE whose rotary positions are as they are, all divided by a
- * factor, or scaled as Llama 3's; with their sliding windows, where blocks that see all come first.
+ * factor, or scaled as Llama 3's, by YaRN or by dynamic NTK, see cup_rope_scaling; with their
+ * sliding windows, where blocks that see all come first. With the latter two scalings the context
+ * is as many times the original positions as their factor says, unless max_position_embeddings is
+ * more; of dynamic NTK the original ones are max_position_embeddings, there and in what is written.
  * Of other families with experts none is read: they have some that all tokens go through, or MLPs
  * in some blocks. The weights are rounded to the dtype. cup_gpt_load does the same in f32 where a
  * folder has no checkpoint of ours, and `from` of cup_training lets a run begin with them.

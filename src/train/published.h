@@ -39,6 +39,15 @@ typedef struct cup__published_family {
 extern const cup__published_tensor cup__published_gpt2[], cup__published_llama[],
     cup__published_mixtral[], cup__published_qwen3_moe[];
 
+/* Fails with what the model of a config.json computes by a key of it that ours does not. */
+cup_status cup__published_refuse(cup__error *error, const cup__json *json, const char *key,
+                                 const char *what);
+
+/* What config.json says of rotary positions and of how many there may be, for the decoders. */
+cup_status cup__published_rope_read(cup__error *error, const cup__json *json,
+                                    cup_gpt_config *config);
+void cup__published_rope_write(const cup_gpt_config *config, cup__json_writer *writer);
+
 extern const cup__published_family cup__published_families[]; /* ends with a NULL model_type */
 
 /* The family that a checked config is written as: that which it names, if it is one, else the first

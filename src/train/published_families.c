@@ -42,9 +42,8 @@ static bool has(const cup__json *json, const char *key)
     return node && node->kind != CUP__JSON_NULL;
 }
 
-/* What the model computes that ours does not. */
-static cup_status refuse(cup__error *error, const cup__json *json, const char *key,
-                         const char *what)
+cup_status cup__published_refuse(cup__error *error, const cup__json *json, const char *key,
+                                 const char *what)
 {
     return cup__fail(error, CUP_UNSUPPORTED,
                      "%s: \"%s\" asks for %s, which this version's models do not have", json->name,
@@ -60,7 +59,7 @@ static cup_status check_word(cup__error *error, const cup__json *json, const cha
     for (; *known; known++)
         if (!strcmp(node->string, *known))
             return CUP_OK;
-    return refuse(error, json, key, "another function");
+    return cup__published_refuse(error, json, key, "another function");
 }
 
 static cup_status read_gpt2(cup__error *error, const cup__json *json, cup_gpt_config *g)
@@ -75,9 +74,11 @@ static cup_status read_gpt2(cup__error *error, const cup__json *json, cup_gpt_co
     CUP_TRY(real_or(error, json, "layer_norm_epsilon", 1e-5, &g->epsilon));
     CUP_TRY(check_word(error, json, "activation_function", gelus));
     if (flag_or(json, "scale_attn_by_inverse_layer_idx", false))
-        return refuse(error, json, "scale_attn_by_inverse_layer_idx", "other scales of attention");
+        return cup__published_refuse(error, json, "scale_attn_by_inverse_layer_idx",
+                                     "other scales of attention");
     if (!flag_or(json, "scale_attn_weights", true))
-        return refuse(error, json, "scale_attn_weights", "attention without a scale");
+        return cup__published_refuse(error, json, "scale_attn_weights",
+                                     "attention without a scale");
     g->bias = true;
     g->untied = !flag_or(json, "tie_word_embeddings", true);
     return CUP_OK;
@@ -113,61 +114,6 @@ static bool is_gpt2(const cup_gpt_config *g)
            !g->qk_norm && !g->experts && !g->window && is_plain(g);
 }
 
-/* How rotary positions are scaled: alike by a factor, or as Llama 3 does it. */
-static cup_status read_scaling(cup__error *error, const cup__json *json, const char *key,
-                               const cup__json_node *object, cup_rope_scaling *scaling)
-{
-    const cup__json_node *kind = cup__json_find(object, "rope_type");
-    kind = kind ? kind : cup__json_find(object, "type");
-    const char *word = kind && kind->kind == CUP__JSON_STRING ? kind->string : "";
-    bool llama3 = !strcmp(word, "llama3");
-    if (!strcmp(word, "default"))
-        return CUP_OK;
-    if (!llama3 && strcmp(word, "linear") != 0)
-        return refuse(error, json, key, "rotary positions scaled in another way");
-    CUP_TRY(cup__json_get_number(error, json, object, "factor", &scaling->factor));
-    if (!llama3)
-        return CUP_OK;
-    CUP_TRY(cup__json_get_number(error, json, object, "low_freq_factor", &scaling->low));
-    CUP_TRY(cup__json_get_number(error, json, object, "high_freq_factor", &scaling->high));
-    return cup__json_get_integer(error, json, object, "original_max_position_embeddings", 1, MOST,
-                                 &scaling->original);
-}
-
-/* Newer files have what is said of rotary positions in one object. */
-static cup_status read_rope(cup__error *error, const cup__json *json, cup_gpt_config *g)
-{
-    static const char *const keys[] = {"rope_scaling", "rope_parameters"};
-    CUP_TRY(real_or(error, json, "rope_theta", 10000, &g->rope_base));
-    for (int i = 0; i < 2; i++) {
-        const cup__json_node *object = cup__json_find(json->root, keys[i]);
-        const cup__json_node *base = cup__json_find(object, "rope_theta");
-        if (!object || object->kind != CUP__JSON_OBJECT)
-            continue;
-        CUP_TRY(read_scaling(error, json, keys[i], object, &g->rope_scaling));
-        if (base && base->kind == CUP__JSON_NUMBER)
-            g->rope_base = cup__json_number(base);
-    }
-    return CUP_OK;
-}
-
-static void write_rope(const cup_gpt_config *g, cup__json_writer *w)
-{
-    const cup_rope_scaling *scaling = &g->rope_scaling;
-    cup__json_add_number(w, "rope_theta", g->rope_base);
-    if (scaling->factor == 0)
-        return;
-    cup__json_open(w, "rope_scaling", CUP__JSON_OBJECT);
-    cup__json_add_string(w, "rope_type", scaling->original ? "llama3" : "linear");
-    cup__json_add_number(w, "factor", scaling->factor);
-    if (scaling->original) {
-        cup__json_add_number(w, "low_freq_factor", scaling->low == 0 ? 1 : scaling->low);
-        cup__json_add_number(w, "high_freq_factor", scaling->high == 0 ? 4 : scaling->high);
-        cup__json_add_integer(w, "original_max_position_embeddings", scaling->original);
-    }
-    cup__json_close(w);
-}
-
 /* What Llama and those that follow it have in common. */
 static cup_status read_decoder(cup__error *error, const cup__json *json, cup_gpt_config *g)
 {
@@ -179,8 +125,7 @@ static cup_status read_decoder(cup__error *error, const cup__json *json, cup_gpt
     CUP_TRY(whole(error, json, "vocab_size", &g->vocabulary));
     CUP_TRY(whole_or(error, json, "num_key_value_heads", g->heads, &g->kv_heads));
     CUP_TRY(whole_or(error, json, "head_dim", 0, &g->head_size));
-    CUP_TRY(whole_or(error, json, "max_position_embeddings", 2048, &g->context));
-    CUP_TRY(read_rope(error, json, g));
+    CUP_TRY(cup__published_rope_read(error, json, g));
     CUP_TRY(real_or(error, json, "rms_norm_eps", 1e-6, &g->epsilon));
     g->positions = CUP_POSITIONS_ROTARY;
     g->norm = CUP_NORM_KIND_RMSNORM;
@@ -217,9 +162,9 @@ static cup_status read_kinds(cup__error *error, const cup__json *json, const cup
             whole_blocks += !slides;
         }
     if (!good)
-        return refuse(error, json, "layer_types",
-                      "other attention than to all in the first blocks and in a window in the "
-                      "rest");
+        return cup__published_refuse(error, json, "layer_types",
+                                     "other attention than to all in the first blocks and in a "
+                                     "window in the rest");
     g->window = windows ? g->window : 0;
     g->window_from = windows ? whole_blocks : 0;
     return CUP_OK;
@@ -271,7 +216,8 @@ static cup_status read_mixtral(cup__error *error, const cup__json *json, cup_gpt
     CUP_TRY(read_mistral(error, json, g));
     CUP_TRY(read_experts(error, json, "num_local_experts", g));
     if (g->experts_each == 1)
-        return refuse(error, json, "num_experts_per_tok", "one expert a token with a weight of 1");
+        return cup__published_refuse(error, json, "num_experts_per_tok",
+                                     "one expert a token with a weight of 1");
     return CUP_OK;
 }
 
@@ -288,12 +234,13 @@ static cup_status read_qwen3_moe(cup__error *error, const cup__json *json, cup_g
     CUP_TRY(whole(error, json, "moe_intermediate_size", &g->hidden));
     CUP_TRY(whole_or(error, json, "decoder_sparse_step", 1, &step));
     if (step != 1 || (dense && dense->kind == CUP__JSON_ARRAY && dense->count > 0))
-        return refuse(error, json, step != 1 ? "decoder_sparse_step" : "mlp_only_layers",
-                      "experts in some blocks and MLPs in others");
+        return cup__published_refuse(error, json,
+                                     step != 1 ? "decoder_sparse_step" : "mlp_only_layers",
+                                     "experts in some blocks and MLPs in others");
     if (flag_or(json, "norm_topk_prob", false) != (g->experts_each > 1))
-        return refuse(error, json, "norm_topk_prob",
-                      "weights of several experts that have another sum than 1, or a weight of 1 "
-                      "of one");
+        return cup__published_refuse(error, json, "norm_topk_prob",
+                                     "weights of several experts that have another sum than 1, or "
+                                     "a weight of 1 of one");
     return CUP_OK;
 }
 
@@ -304,10 +251,9 @@ static void write_decoder(const cup_gpt_config *g, cup__json_writer *w)
     cup__json_add_integer(w, "num_key_value_heads", g->kv_heads);
     cup__json_add_integer(w, "hidden_size", g->width);
     cup__json_add_integer(w, "intermediate_size", g->hidden);
-    cup__json_add_integer(w, "max_position_embeddings", g->context);
     cup__json_add_integer(w, "vocab_size", g->vocabulary);
     cup__json_add_integer(w, "head_dim", g->head_size ? g->head_size : g->width / g->heads);
-    write_rope(g, w);
+    cup__published_rope_write(g, w);
     cup__json_add_number(w, "rms_norm_eps", g->epsilon);
     cup__json_add_string(w, "hidden_act", "silu");
     cup__json_add_boolean(w, "tie_word_embeddings", !g->untied);

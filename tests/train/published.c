@@ -242,8 +242,6 @@ TEST(published_models_are_refused_where_they_are_others)
                    "by config.json it must be");
     expect_refused(c, folder, last, "\"attention_bias\": true", CUP_FORMAT,
                    "have no \"model.layers.0.self_attn.q_proj.bias\"");
-    expect_refused(c, folder, last, "\"rope_scaling\": {\"rope_type\": \"yarn\"}",
-                   CUP_UNSUPPORTED, "scaled in another way");
     expect_refused(c, folder, last, "\"rope_scaling\": {\"rope_type\": \"llama3\"}", CUP_FORMAT,
                    "factor");
     expect_refused(c, folder, last,

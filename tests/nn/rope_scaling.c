@@ -38,11 +38,18 @@ static const cup_rope_scaling all_said = {.factor = 3,
                                           .amplitude = 1.25};
 static const cup_rope_scaling dynamic = {.factor = 3, .original = ORIGINAL, .dynamic = true};
 
-static cup_context *cpu(void)
+static cup_context *device(const char *name)
 {
-    cup_context *c = cup_context_new(CUP_OPTIONS(cup_options, .device = "cpu", .seed = 3));
+    cup_context *c = cup_context_new(CUP_OPTIONS(cup_options, .device = name, .seed = 3));
+    if (!strcmp(name, "cuda") && cup_error(c) != CUP_OK)
+        test_skip("no GPU");
     EXPECT_INT(cup_error(c), CUP_OK);
     return c;
+}
+
+static cup_context *cpu(void)
+{
+    return device("cpu");
 }
 
 /* Weights that need no random numbers. */
@@ -52,12 +59,18 @@ static cup_gpt *model(cup_context *c, const cup_gpt_config *config)
     cup_gpt *m = cup_gpt_new(c, CUP_F32, config);
     EXPECT_TEXT(cup_error_text(c), "");
     const cup_named *all = cup_parameters_named(m->parameters, &count);
+    bool was = cup_grad_recording(c, false);
     for (int64_t i = 0; i < count; i++) {
-        float *at = cup_tensor_data(all[i].tensor);
-        bool matrix = cup_tensor_ndim(all[i].tensor) == 2;
-        for (int64_t k = 0; k < cup_tensor_count(all[i].tensor); k++)
-            at[k] = (float)((matrix ? 0 : 0.75) + 0.5 * sin((double)(k * k + i)));
+        static float at[64 * 32];
+        cup_tensor *t = all[i].tensor;
+        int64_t shape[2] = {cup_tensor_size(t, 0), cup_tensor_size(t, -1)};
+        int ndim = cup_tensor_ndim(t);
+        EXPECT(cup_tensor_count(t) <= 64 * 32);
+        for (int64_t k = 0; k < cup_tensor_count(t); k++)
+            at[k] = (float)((ndim == 2 ? 0 : 0.75) + 0.5 * sin((double)(k * k + i)));
+        cup_copy_into(c, t, cup_tensor_from(c, CUP_F32, ndim, shape, at));
     }
+    cup_grad_recording(c, was);
     return m;
 }
 
@@ -116,32 +129,40 @@ static cup_gpt *model_of(cup_context *c, int which)
     return model(c, &config);
 }
 
-TEST(stretched_positions_are_those_of_transformers)
+static void compare(cup_context *c, double within)
 {
-    cup_context *c = cpu();
     for (int which = 0; which < 3; which++) {
         float got[VOCABULARY];
         cup_gpt *m = model_of(c, which);
         last_logits(m, 8, got);
-        expect_near(got, theirs[which][0], 2e-5);
+        expect_near(got, theirs[which][0], within);
         last_logits(m, LONG, got);
-        expect_near(got, theirs[which][1], 2e-5);
+        expect_near(got, theirs[which][1], within);
         cup_gpt_cache *cache = cup_gpt_cache_new(m, 1, 0);
         for (int i = 0; i < 4; i++) {
             cup_tensor *y = cup_gpt_read(cache, tokens(c, i ? ends[i - 1] : 0, ends[i]));
             EXPECT_INT(cup_tensor_read(y, got, sizeof got), CUP_OK);
         }
-        expect_near(got, theirs[which][2], 2e-5);
+        expect_near(got, theirs[which][2], within);
         cup_gpt_cache_free(cache);
         cup_gpt_free(m);
     }
     cup_context_free(c);
 }
 
-/* A generator reads what it was fed at once, and then token by token. */
-TEST(generators_stretch_dynamic_positions_as_they_write)
+TEST(stretched_positions_are_those_of_transformers)
 {
-    cup_context *c = cpu();
+    compare(cpu(), 2e-5);
+}
+
+TEST(gpu_stretched_positions_are_those_of_transformers)
+{
+    compare(device("cuda"), 1e-4);
+}
+
+/* A generator reads what it was fed at once, and then token by token. */
+static void write_some(cup_context *c)
+{
     cup_gpt *m = model_of(c, 2);
     cup_generator *g = cup_generator_new(m, CUP_OPTIONS(cup_sampling, .temperature = -1));
     int32_t ids[LONG];
@@ -161,6 +182,16 @@ TEST(generators_stretch_dynamic_positions_as_they_write)
     cup_generator_free(g);
     cup_gpt_free(m);
     cup_context_free(c);
+}
+
+TEST(generators_stretch_dynamic_positions_as_they_write)
+{
+    write_some(cpu());
+}
+
+TEST(gpu_generators_stretch_dynamic_positions_as_they_write)
+{
+    write_some(device("cuda"));
 }
 
 /* The base of a longer text, said outright, gives the same, and so do gradients. */

@@ -274,6 +274,15 @@ TEST(stretched_positions_refuse_what_cannot_be)
         EXPECT_CONTAINS(cup_error_text(c), "rope_scaling");
         cup_error_clear(c);
     }
+    cup_tensor *x = cup_zeros(c, CUP_F32, 4, (int64_t[]){1, 1, 2, 8});
+    for (int base = 0; base < 2; base++) {
+        EXPECT(!cup_rope(c, x,
+                         CUP_OPTIONS(cup_rope_options, .yarn = true, .factor = 2,
+                                     .base = base ? 0.5 : 0, .original = base ? 8 : 0)));
+        EXPECT_INT(cup_error(c), CUP_ARGUMENT);
+        EXPECT_CONTAINS(cup_error_text(c), "yarn needs an original, and a base above 1");
+        cup_error_clear(c);
+    }
     cup_gpt_config pairs = config_of(dynamic);
     pairs.head_size = 2;
     EXPECT(!cup_gpt_new(c, CUP_F32, &pairs));

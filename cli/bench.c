@@ -42,7 +42,7 @@ static const cli_option options[] = {
     {"indices", INTEGER(bench_given, indices, 0, INT64_MAX), "N", "0",
      "whole numbers among the inputs, such as ids, are below this; 0: the op's own choice"},
     {"precision", CHOICE(bench_given, precision), "highest|high|medium", NULL,
-     "how f32 products and attention may round on a GPU; without it CUP_PRECISION"},
+     "how f32 products, convolutions and attention may round on a GPU; without it CUP_PRECISION"},
     {"transposed", FLAG(bench_given, transposed), NULL, NULL,
      "inputs lie in memory with their dimensions in reverse order"},
     {"channels-last", FLAG(bench_given, channels_last), NULL, NULL,

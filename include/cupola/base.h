@@ -190,16 +190,16 @@ CUP_API void cup_random_step(cup_context *c, uint64_t step);
  * that computes what follows on what others compute, as a stage of a model. */
 CUP_API void cup_random_skip(cup_context *c, int64_t calls);
 
-/* How f32 matrix products and attention may be computed on a GPU. Sums stay in f32; other dtypes,
- * other ops and the CPU are not concerned. A context begins with what CUP_PRECISION says, else with
- * "highest".
+/* How f32 matrix products, convolutions and attention may be computed on a GPU. Sums stay in f32;
+ * other dtypes, other ops and the CPU are not concerned. A context begins with what CUP_PRECISION
+ * says, else with "highest".
  * "highest": f32. An element of a product is off by about as much as a plain sum of f32 is, 8 +
  * sqrt(k) units of 2^-24 of the sum of the sizes of its k terms, whatever size they are of and
  * whatever else is in a row or column. Attention and its gradients: 40 epsilons (2^-23) of an
  * element and the root mean square of all; where a query sees one key its gradient is 0.
  * "high": what is multiplied is rounded to 10 bits of fraction, as tf32 has: 2^-10 of that sum.
- * "medium": it may be rounded to bf16: 2^-7 of that sum; attention as "high". In these two,
- * elements below 2^-29 of the largest in their row or column may keep fewer bits. */
+ * "medium": it may be rounded to bf16: 2^-7 of that sum; attention and convolutions as "high". In
+ * these two, elements below 2^-29 of the largest in their row or column may keep fewer bits. */
 CUP_API cup_status cup_precision(cup_context *c, const char *precision);
 
 /* With CUP_DEBUG=1, or `debug` in its options, a context watches how it is used, at the price of

@@ -22,11 +22,15 @@ const char *cup__conv_mma_refuses(const cup__call *call)
     const cup__gpu_facts *facts = cup__cuda_facts(cup__cuda_of(call->c->device));
     cup__conv v = cup__conv_of(call);
     const conv_call *c = &v.call;
-    if (v.dtype != CUP_BF16 && v.dtype != CUP_F16 && v.dtype != CUP_I8 && v.dtype != CUP_F8E4M3)
-        return "it multiplies bf16, f16 and codes of 8 bits only";
-    if (facts->major * 10 + facts->minor < (v.dtype == CUP_BF16 ? 80 : 75))
-        return v.dtype == CUP_BF16 ? "the tensor cores of this card do not know bf16"
-                                   : "the card has no tensor cores it can use";
+    bool newer = v.dtype == CUP_BF16 || v.dtype == CUP_F32;
+    if (!newer && v.dtype != CUP_F16 && v.dtype != CUP_I8 && v.dtype != CUP_F8E4M3)
+        return "it multiplies f32, bf16, f16 and codes of 8 bits only";
+    if (facts->major * 10 + facts->minor < (newer ? 80 : 75))
+        return v.dtype == CUP_BF16  ? "the tensor cores of this card do not know bf16"
+               : v.dtype == CUP_F32 ? "the tensor cores of this card do not know tf32"
+                                    : "the card has no tensor cores it can use";
+    if (v.dtype == CUP_F32 && call->c->precision == CUP__HIGHEST)
+        return "it takes f32 where products may be rounded (CUP_PRECISION=high)";
     int64_t depth = (int64_t)c->channels * c->side[0].taps * c->side[1].taps;
     if (c->results == 0 || depth < LEAST)
         return "a group has too few elements for a tile";
@@ -154,6 +158,7 @@ static cup_status launch_weight(cup__call *call)
     cup__conv v = cup__conv_of(call);
     const conv_call *c = &v.call;
     int64_t depth = (int64_t)c->channels * c->side[0].taps * c->side[1].taps;
+    int size = (int)cup_dtype_size(v.dtype);
     int64_t tile = c->results <= SMALL_TILE || depth <= SMALL_TILE ? SMALL_TILE : TILE;
     tiling t = c->results <= NARROW ? tiling_of(gpu, narrow(c->results), TILE)
                                     : tiling_of(gpu, tile, tile);
@@ -169,8 +174,8 @@ static cup_status launch_weight(cup__call *call)
                          {"TILE_N", t.n},
                          {"WARPS_M", t.warps_m},
                          {"STAGES", t.stages},
-                         {"A_VEC", vector_of(c->w, c->w_step, 1, c->w_group, c->results, 2)},
-                         {"B_VEC", vector_of(c->x, c->x_step, 1, c->x_group, c->channels, 2)}};
+                         {"A_VEC", vector_of(c->w, c->w_step, 1, c->w_group, c->results, size)},
+                         {"B_VEC", vector_of(c->x, c->x_step, 1, c->x_group, c->channels, size)}};
     cup__kernel *kernel =
         sums ? cup__kernel_get(gpu, "conv_mma_weight.cu", "conv_mma_weight", knobs, 7) : NULL;
     cup__grid grid = {.x = depths * results, .y = smaller(c->groups, GRID_YZ_MOST),

@@ -1,6 +1,6 @@
 /* conv2d and the gradient of its input by the tensor cores of every card from Turing on: 16-bit
- * elements whose channels are neighbours in memory, in x and in the weight, with sums in f32, or
- * codes of 8 bits (mma_codes.cuh), those of integers with exact sums.
+ * elements whose channels are neighbours in memory, in x and in the weight, with sums in f32, codes
+ * of 8 bits (mma_codes.cuh), those of integers with exact sums, or f32 (mma_tf32.cuh).
  *
  * A product of TILE_M places and TILE_N results, as mma_tile.cuh makes it: the columns of the
  * places are copied from the image to shared memory as they are needed. Grid: x counts tiles of
@@ -47,6 +47,10 @@ typedef float product;
 
 typedef product products[BLOCKS_M][BLOCKS_N][4];
 
+#if CUP_T == CUP_F32
+#define TERMS 1
+#include "mma_tf32.cuh"
+#else
 DEVICE void multiply_words(product (&sum)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1)
 {
 #if CODES
@@ -55,6 +59,17 @@ DEVICE void multiply_words(product (&sum)[4], const uint32_t (&a)[4], uint32_t b
     multiply_add(sum, a, b0, b1, T());
 #endif
 }
+
+template <typename Walk>
+DEVICE void sum_parts(Walk &walk, long long begin, long long end, products &sum)
+{
+    for (int k = (int)begin; k < (int)end; k += DEPTH, walk.leave())
+        multiply<whole_words>(walk.come(),
+                              [&](int i, int j, whole_words &x, whole_words &w, int at) {
+                                  multiply_words(sum[i][j], x.at, w.at[at], w.at[at + 1]);
+                              });
+}
+#endif
 
 #define PIECES (DEPTH / A_VEC) /* of a line */
 #define ROUNDS(lines) (((lines) * PIECES + CONV_THREADS - 1) / CONV_THREADS)
@@ -104,6 +119,36 @@ struct rows {
     }
 };
 
+#if CUP_T == CUP_F32
+/* Where infinities have met zeros that stand for what is outside. */
+DEVICE float sum_plainly(const columns &a, const rows &b, const conv_place &p, int row)
+{
+    float total = 0;
+#pragma unroll 1
+    for (int k = 0; k < a.l.depth; k++) {
+        conv_element e = conv_element_of(a.c, a.l, k);
+        if (conv_inside(a.l, p.row + e.row, p.column + e.column))
+            total += a.x[p.from + e.x] * b.w[row * b.c.w_step[0] + e.w];
+    }
+    return total;
+}
+
+DEVICE void mend_sums(const columns &a, const rows &b, products &sum)
+{
+#pragma unroll
+    for (int i = 0; i < BLOCKS_M; i++)
+#pragma unroll
+        for (int j = 0; j < BLOCKS_N; j++)
+#pragma unroll
+            for (int l = 0; l < 4; l++) {
+                int row = (int)column_of(0, j, l);
+                const conv_place &p = a.places[row_of(0, i, l)];
+                if (sum[i][j][l] != sum[i][j][l] && p.to >= 0 && row < b.results)
+                    sum[i][j][l] = sum_plainly(a, b, p, row);
+            }
+}
+#endif
+
 DEVICE void write_sums(const conv_call &c, int group, int result0, const conv_place *places,
                        const products &sum)
 {
@@ -145,12 +190,11 @@ DEVICE void one_tile(const conv_call &c, const conv_class &l, int group, int res
               c.results - result0};
     products sum = {};
     k_walk walk(a, b, l.depth, shared);
-    for (int k = 0; k < l.depth; k += DEPTH, walk.leave())
-        multiply<whole_words>(walk.come(),
-                              [&](int i, int j, whole_words &x, whole_words &w, int at) {
-                                  multiply_words(sum[i][j], x.at, w.at[at], w.at[at + 1]);
-                              });
+    sum_parts(walk, 0, l.depth, sum);
     copies_wait<0>();
+#if CUP_T == CUP_F32
+    mend_sums(a, b, sum);
+#endif
     write_sums(c, group, result0, places, sum);
 }
 

@@ -1,5 +1,6 @@
-/* The gradient of conv2d's weight by the tensor cores of every card from Turing on: 16-bit elements
- * whose channels are neighbours in memory, in x and in dy; sums in f32.
+/* The gradient of conv2d's weight by the tensor cores of every card from Turing on: elements of 16
+ * bits, or f32 (mma_tf32.cuh), whose channels are neighbours in memory, in x and in dy; sums in
+ * f32.
  *
  * A product of TILE_M results and TILE_N elements of the columns over the places of a part, as
  * mma_tile.cuh makes it. Grid: x counts tiles, y groups, z parts, whose sums conv_join adds. */
@@ -24,12 +25,27 @@
 #define B_VEC 8
 #endif
 
-#define DEPTH 32
+#define DEPTH (64 / (int)sizeof(T))
 #define ELEMENT T
 
 #if defined(__CUDA_ARCH__) && (__CUDA_ARCH__ >= 800 || CUP_T == CUP_F16)
 
+#if CUP_T == CUP_F32
+#define TERMS 1
+#include "mma_tf32.cuh"
+#else
 #include "mma_tile.cuh"
+
+template <typename Walk>
+DEVICE void sum_parts(Walk &walk, long long begin, long long end, sums &sum)
+{
+    for (long long k = begin; k < end; k += DEPTH, walk.leave())
+        multiply<whole_words>(walk.come(),
+                              [&](int i, int j, whole_words &x, whole_words &w, int at) {
+                                  multiply_add(sum[i][j], x.at, w.at[at], w.at[at + 1], T());
+                              });
+}
+#endif
 
 /* Where a place lies: image, row and column of dy. */
 DEVICE void place_at(const conv_parts &p, unsigned at, int *image, int *row, int *column)
@@ -59,7 +75,7 @@ struct results_of_dy {
             int image, row, column;
             place_at(p, (unsigned)k0 + line, &image, &row, &column);
             bool valid = k0 + line < k_end && at < results;
-            copy_async<A_VEC * 2>(to + operand_a::place(line, at),
+            copy_async<A_VEC * sizeof(T)>(to + operand_a::place(line, at),
                                   valid ? dy + image * c.w_step[0] + row * c.w_step[2] +
                                               column * c.w_step[3] + at
                                         : dy,
@@ -90,7 +106,7 @@ struct elements_of_x {
             int column = l.line[1].from + j * l.line[1].step;
             bool inside = valid && k0 + line < k_end &&
                           conv_inside(l, row + element.row, column + element.column);
-            copy_async<B_VEC * 2>(to + operand_b::place(line, at),
+            copy_async<B_VEC * sizeof(T)>(to + operand_b::place(line, at),
                                   inside ? x + image * c.x_step[0] + row * c.x_step[2] +
                                                column * c.x_step[3] + element.x
                                          : x,
@@ -98,6 +114,28 @@ struct elements_of_x {
         }
     }
 };
+
+#if CUP_T == CUP_F32
+/* Where infinities have met zeros that stand for what is outside. */
+DEVICE float sum_plainly(const results_of_dy &a, const elements_of_x &b, int result, int k,
+                         long long begin, long long end)
+{
+    float total = 0;
+    conv_element e = conv_element_of(b.c, b.l, k);
+#pragma unroll 1
+    for (long long at = begin; at < end; at++) {
+        int image, i, j;
+        place_at(b.p, (unsigned)at, &image, &i, &j);
+        int row = b.l.line[0].from + i * b.l.line[0].step;
+        int column = b.l.line[1].from + j * b.l.line[1].step;
+        if (conv_inside(b.l, row + e.row, column + e.column))
+            total += a.dy[image * a.c.w_step[0] + i * a.c.w_step[2] + j * a.c.w_step[3] + result] *
+                     b.x[image * b.c.x_step[0] + row * b.c.x_step[2] + column * b.c.x_step[3] +
+                         e.x];
+    }
+    return total;
+}
+#endif
 
 DEVICE void one_tile(const conv_call &c, const conv_parts &p, const conv_class &l, int group,
                      int result0, int depth0, uint32_t shared)
@@ -110,11 +148,7 @@ DEVICE void one_tile(const conv_call &c, const conv_parts &p, const conv_class &
     end = end < p.all ? end : p.all;
     sums sum = {};
     k_walk walk(a, b, end, shared, begin);
-    for (long long k = begin; k < end; k += DEPTH, walk.leave())
-        multiply<whole_words>(walk.come(),
-                              [&](int i, int j, whole_words &x, whole_words &w, int at) {
-                                  multiply_add(sum[i][j], x.at, w.at[at], w.at[at + 1], T());
-                              });
+    sum_parts(walk, begin, end, sum);
     copies_wait<0>();
     float *to = (float *)p.sums + ((long long)blockIdx.z * c.groups + group) * c.results * p.depth;
 #pragma unroll
@@ -124,8 +158,14 @@ DEVICE void one_tile(const conv_call &c, const conv_parts &p, const conv_class &
 #pragma unroll
             for (int n = 0; n < 4; n++) {
                 int result = (int)row_of(result0, i, n), k = (int)column_of(depth0, j, n);
-                if (result < c.results && k < p.depth)
-                    to[(long long)result * p.depth + k] = sum[i][j][n];
+                if (result >= c.results || k >= p.depth)
+                    continue;
+                float v = sum[i][j][n];
+#if CUP_T == CUP_F32
+                if (v != v)
+                    v = sum_plainly(a, b, result - result0, k, begin, end);
+#endif
+                to[(long long)result * p.depth + k] = v;
             }
 }
 

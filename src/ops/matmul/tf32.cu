@@ -1,11 +1,8 @@
 /* Products of f32 by the tensor cores of Ampere and later: y = activation(a b + bias), any sizes
- * and alignment. TERMS 1: what is multiplied is rounded to tf32. 3: each number is the sum of two
- * of tf32, and three of their four products count, which leaves no larger error than f32 has.
+ * and alignment; mma_tf32.cuh says what is multiplied.
  *
  * Grid: x counts tiles of TILE_M x TILE_N of y, y the matrices of a batch; mma_tile.cuh says what a
- * block does. Tensor cores cut sums off towards zero: with three terms the products of the leading
- * parts are added up outside for each tile of k. An element that is NaN then is summed again
- * without tensor cores, as infinities have met zeros. */
+ * block does. An element that is NaN is summed again without tensor cores. */
 /* Knobs: CUP_T, TERMS, TILE_M, TILE_N, STAGES, A_VEC, B_VEC. */
 #include "product.cuh"
 
@@ -14,34 +11,7 @@
 
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
 
-#include "mma_tile.cuh"
-
-/* The leading parts of four numbers, and what is left. */
-struct parts {
-    uint32_t high[4], low[4];
-
-    __device__ __forceinline__ void take(const uint32_t (&words)[4])
-    {
-#pragma unroll
-        for (int i = 0; i < 4; i++) {
-            float x = __uint_as_float(words[i]);
-            high[i] = to_tf32(x);
-            if (TERMS > 1)
-                low[i] = to_tf32(x - __uint_as_float(high[i]));
-        }
-    }
-};
-
-DEVICE void multiply_parts(uint32_t stage, sums &sum, sums &rest)
-{
-    multiply<parts>(stage, [&](int i, int j, parts &a, parts &b, int at) {
-        multiply_add_tf32(sum[i][j], a.high, b.high[at], b.high[at + 1]);
-        if (TERMS > 1) {
-            multiply_add_tf32(rest[i][j], a.low, b.high[at], b.high[at + 1]);
-            multiply_add_tf32(rest[i][j], a.high, b.low[at], b.low[at + 1]);
-        }
-    });
-}
+#include "mma_tf32.cuh"
 
 DEVICE float sum_plainly(const product_call &c, const operand_a &a, const operand_b &b,
                          long long row, long long column)
@@ -54,13 +24,6 @@ DEVICE float sum_plainly(const product_call &c, const operand_a &a, const operan
     return total;
 }
 
-DEVICE void add_to(sums &sum, const sums &more)
-{
-#pragma unroll
-    for (int i = 0; i < BLOCKS_M * BLOCKS_N * 4; i++)
-        (&sum[0][0][0])[i] += (&more[0][0][0])[i];
-}
-
 DEVICE void one_tile(const product_call &c, long long batch, uint32_t shared)
 {
     long long tile_m, tile_n;
@@ -70,21 +33,10 @@ DEVICE void one_tile(const product_call &c, long long batch, uint32_t shared)
                                tile_m * TILE_M, c.m);
     operand_b b = operand_b_of(c, (const float *)c.b + batch_offset(c, c.b_batch, batch),
                                tile_n * TILE_N);
-    sums sum = {}, rest = {};
+    sums sum = {};
     k_walk walk(a, b, c.k, shared);
-    for (long long k = 0; k < c.k; k += DEPTH, walk.leave()) {
-        uint32_t stage = walk.come();
-        if (TERMS == 1) {
-            multiply_parts(stage, sum, rest);
-        } else {
-            sums leading = {};
-            multiply_parts(stage, leading, rest);
-            add_to(sum, leading);
-        }
-    }
+    sum_parts(walk, 0, c.k, sum);
     copies_wait<0>();
-    if (TERMS > 1)
-        add_to(sum, rest);
     finish(c, batch_offset(c, c.y_batch, batch), a.mn0, c.m, b.mn0, sum,
            [&](float &v, long long row, long long column) {
                if (v != v)

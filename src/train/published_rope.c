@@ -110,17 +110,30 @@ static cup_status read_scaling(cup__error *error, const cup__json *json, const c
     return llama3 ? read_llama3(error, json, object, s) : CUP_OK;
 }
 
+/* Heads of which only the first features are turned are none of these models'. */
+static cup_status check_whole_heads(cup__error *error, const cup__json *json,
+                                    const cup__json_node *object)
+{
+    double part;
+    CUP_TRY(number_or(error, json, object, "partial_rotary_factor", 1, &part));
+    return part == 1 ? CUP_OK
+                     : cup__published_refuse(error, json, "partial_rotary_factor",
+                                             "rotary positions in a part of each head");
+}
+
 /* Newer files have what is said of rotary positions in one object. */
 cup_status cup__published_rope_read(cup__error *error, const cup__json *json, cup_gpt_config *g)
 {
     static const char *const keys[] = {"rope_scaling", "rope_parameters"};
     CUP_TRY(whole_or(error, json, json->root, "max_position_embeddings", 2048, &g->context));
     CUP_TRY(number_or(error, json, json->root, "rope_theta", 10000, &g->rope_base));
+    CUP_TRY(check_whole_heads(error, json, json->root));
     for (int i = 0; i < 2; i++) {
         const cup__json_node *object = cup__json_find(json->root, keys[i]);
         const cup__json_node *base = cup__json_find(object, "rope_theta");
         if (!object || object->kind != CUP__JSON_OBJECT)
             continue;
+        CUP_TRY(check_whole_heads(error, json, object));
         CUP_TRY(read_scaling(error, json, keys[i], object, g));
         if (base && base->kind == CUP__JSON_NUMBER)
             g->rope_base = cup__json_number(base);

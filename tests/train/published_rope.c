@@ -99,6 +99,8 @@ TEST(published_rotary_positions_are_refused_where_they_cannot_be)
         {"\"rope_type\": \"yarn\", \"factor\": 2, \"original_max_position_embeddings\": 0",
          "original_max_position_embeddings", CUP_FORMAT},
         {"\"rope_type\": \"yarn\", \"factor\": \"2\"", "factor", CUP_FORMAT},
+        {"\"rope_type\": \"default\", \"partial_rotary_factor\": 0.5", "in a part of each head",
+         CUP_UNSUPPORTED},
     };
     cup_context *c = cup_context_new(CUP_OPTIONS(cup_options, .device = "cpu"));
     const char *folder = test_folder();

@@ -64,7 +64,10 @@ static const cup__sample samples[] = {
     {"2x7x11x9 24x7x2x5 24", &plain}, {"1x1x20x19 16x1x5x3 -", &half},
     {"1x64x6x5 64x64x3x3 64", &three}, {"1x512x2x2 512x512x3x3 -", &three},
     {"1x128x7x8 128x64x3x3 128", &two_groups}, {"2x32x9x10 32x8x3x3 32", &four_groups},
-    {"2x64x9x11 72x16x3x3 -", &four_groups}, {"2x64x9x11 3x64x3x3 3", &three}, {NULL, NULL}};
+    {"2x64x9x11 72x16x3x3 -", &four_groups}, {"2x64x9x11 3x64x3x3 3", &three},
+    {"3x3x13x11 64x3x1x1 64", &plain}, {"2x2x9x8 65x2x1x1 65", &plain},
+    {"2x64x12x11 2x64x1x1 2", &plain}, {"2x360x7x9 3x360x1x1 -", &plain},
+    {"2x8x6x7 264x8x1x1 -", &plain}, {NULL, NULL}};
 static const cup__sample bench[] = {{"64x64x128x128 128x64x3x3 -", &three},
                                     {"256x3x224x224 64x3x7x7 -", &first},
                                     {"256x64x56x56 64x64x3x3 -", &three},
@@ -72,6 +75,7 @@ static const cup__sample bench[] = {{"64x64x128x128 128x64x3x3 -", &three},
                                     {"256x512x7x7 512x512x3x3 -", &three},
                                     {"64x40x56x56 40x1x7x7 -", &by_channel_many},
                                     {"64x64x56x56 64x16x3x3 -", &four_groups},
+                                    {"64x64x128x128 2x64x1x1 -", &plain},
                                     {NULL, NULL}};
 
 /* Sums in blocks of at most 256 products, however many there are. */

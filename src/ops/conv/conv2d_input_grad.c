@@ -51,6 +51,7 @@ SIZED(even_skip, ONE(2), NONE, false, NONE, 1, 14, 13);
 SIZED(deep, NONE, ONE(1), false, NONE, 1, 2, 2);
 SIZED(big, NONE, ONE(1), false, NONE, 1, 128, 128);
 SIZED(pass, ONE(2), ONE(1), false, NONE, 1, 56, 56);
+SIZED(head, NONE, NONE, false, NONE, 1, 128, 128);
 SIZED(photo, ONE(2), ONE(3), false, NONE, 1, 224, 224);
 static const cup__sample samples[] = {
     {"1x1x1x1 1x1x1x1", &one},      {"2x5x6x7 5x3x1x1", &plain},
@@ -72,10 +73,13 @@ static const cup__sample samples[] = {
     {"1x128x4x4 128x64x3x3", &two_groups}, {"2x32x9x11 32x8x3x3", &four_groups},
     {"2x72x9x11 72x16x3x3", &four_groups}, {"2x64x11x12 64x3x7x7", &first},
     {"3x24x8x9 24x3x3x3", &three}, {"2x16x4x5 16x4x2x3", &far}, {"1x16x5x5 16x1x3x4", &same},
-    {"2x40x1x1 40x5x2x3", &rest}, {"1x16x3x5 16x8x5x6", &wide}, {NULL, NULL}};
+    {"2x40x1x1 40x5x2x3", &rest}, {"1x16x3x5 16x8x5x6", &wide},
+    {"3x2x6x7 2x64x1x1", &plain}, {"5x7x6x7 7x72x1x1", &plain}, {"2x1x6x7 1x33x1x1", &plain},
+    {"3x64x6x7 64x3x1x1", &plain}, {NULL, NULL}};
 static const cup__sample bench[] = {{"64x128x128x128 128x64x3x3", &big},
                                     {"256x128x28x28 128x64x3x3", &pass},
                                     {"64x64x112x112 64x3x7x7", &photo},
+                                    {"64x2x128x128 2x64x1x1", &head},
                                     {NULL, NULL}};
 
 CUP__CONV_OP(conv2d_input_grad, CUP__CONV_INPUT, input_, cup__conv_impls, .strided_out = true)

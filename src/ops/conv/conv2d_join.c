@@ -215,7 +215,10 @@ static const cup__sample samples[] = {
     {"3x3x23x21 64x3x7x7 64 -", &relu_first},    {"2x3x23x21 32x3x7x7 32 2x32x12x11", &relu_first},
     {"1x128x7x8 128x64x3x3 128 1x128x7x8", &relu_groups},
     {"2x6x9x10 6x1x3x3 6 2x6x9x10", &by_channel}, {"2x16x9x10 24x16x3x3 24 2x24x9x10", &none_same},
-    {"1x512x2x2 512x512x3x3 512 1x512x2x2", &relu_three}, {NULL, NULL}};
+    {"1x512x2x2 512x512x3x3 512 1x512x2x2", &relu_three},
+    {"3x3x9x7 64x3x1x1 64 3x64x9x7", &relu_plain}, {"2x4x9x7 33x4x1x1 33 -", &gelu_plain},
+    {"2x64x9x7 2x64x1x1 2 2x2x9x7", &silu_plain}, {"2x40x9x7 4x40x1x1 - 2x4x9x7", &relu_plain},
+    {NULL, NULL}};
 static const cup__sample bench[] = {{"64x64x56x56 64x64x3x3 64 -", &relu_three},
                                     {"64x64x56x56 256x64x1x1 256 64x256x56x56", &relu_plain},
                                     {NULL, NULL}};

@@ -63,9 +63,12 @@ static const cup__sample samples[] = {
     {"2x16x18x19 2x16x18x20", &two_taps}, {"2x16x18x20 2x24x18x20", &one},
     {"1x512x2x2 1x512x2x2", &three},   {"4x8x30x31 4x8x30x31", &three},
     {"1x128x4x4 1x128x7x8", &two_groups}, {"2x32x9x10 2x32x9x10", &four_groups},
-    {"2x72x9x11 2x64x9x11", &four_groups}, {NULL, NULL}};
+    {"2x72x9x11 2x64x9x11", &four_groups},
+    {"3x2x20x19 3x64x20x19", &one}, {"3x72x20x19 3x3x20x19", &one}, {"2x4x33x31 2x4x33x31", &one},
+    {"2x300x9x10 2x1x9x10", &one}, {"2x7x9x10 2x65x9x10", &one}, {NULL, NULL}};
 static const cup__sample bench[] = {{"64x128x128x128 64x64x128x128", &three},
                                     {"256x128x28x28 256x64x56x56", &half},
+                                    {"64x2x128x128 64x64x128x128", &one},
                                     {NULL, NULL}};
 
 /* Sums over all places of dy. */

@@ -12,6 +12,8 @@
 #define LEAST_PART 256  /* places */
 #define MOST_PARTS 256
 #define MOST_SUMS ((int64_t)1 << 26) /* elements of all parts, where there are several */
+#define SLICES 8        /* of parts that warps add at the same time, */
+#define MANY 65536      /* where there are fewer elements */
 
 /* Along what the image's elements are neighbours. */
 static int along_of(const conv_call *c)
@@ -143,6 +145,18 @@ cup_status cup__conv_join(cup__call *call, const cup__conv *v, const conv_parts 
     cup__grid grid = {.x = smaller(divide_up(all, CONV_THREADS), MOST_BLOCKS),
                       .threads = CONV_THREADS};
     return cup__launch(gpu, kernel, grid, CUP__ARG(v->call), CUP__ARG(*p));
+}
+
+cup_status cup__conv_add_parts(cup__call *call, const cup__conv *v, const conv_parts *p)
+{
+    cup__cuda *gpu = cup__cuda_of(call->c->device);
+    int64_t all = (int64_t)v->call.results * p->depth;
+    int slices = all < MANY && p->parts >= SLICES ? SLICES : 1;
+    cup__knob knobs[] = {{"CUP_T", v->dtype}, {"SLICES", slices}};
+    cup__kernel *kernel = cup__kernel_get(gpu, "conv_sums.cu", "conv_sums", knobs, 2);
+    cup__grid grid = {.x = divide_up(all, CONV_THREADS / slices), .threads = CONV_THREADS};
+    return kernel ? cup__launch(gpu, kernel, grid, CUP__ARG(v->call), CUP__ARG(*p))
+                  : call->c->error.status;
 }
 
 /* The sums over no place are zeros, which conv_join finds in no part. */

@@ -18,6 +18,15 @@ const char *cup__conv_depthwise_refuses(const cup__call *call);
 cup_status cup__conv_depthwise(cup__call *call);
 cup_status cup__conv_weight_depthwise(cup__call *call);
 
+/* With windows of one place and up to 8 channels on one side, where the channels of a place are
+ * neighbours in memory: outer products, sums over many channels, and over places. */
+const char *cup__conv_rows_refuses(const cup__call *call);
+cup_status cup__conv_rows(cup__call *call);
+const char *cup__conv_dots_refuses(const cup__call *call);
+cup_status cup__conv_dots(cup__call *call);
+const char *cup__conv_weight_rows_refuses(const cup__call *call);
+cup_status cup__conv_weight_rows(cup__call *call);
+
 /* By tensor cores, of 16-bit elements. */
 const char *cup__conv_mma_refuses(const cup__call *call);
 cup_status cup__conv_mma(cup__call *call);
@@ -62,5 +71,11 @@ conv_tiles cup__conv_tiles_of(const conv_call *c, int64_t tile_places, int64_t t
 cup_tensor *cup__conv_parts_make(cup__call *call, const cup__conv *v, int64_t blocks, int64_t step,
                                  conv_parts *out);
 cup_status cup__conv_join(cup__call *call, const cup__conv *v, const conv_parts *p, int along);
+/* Adds parts of one group in f32 by result, tap and channel, and puts the sums where they go. */
+cup_status cup__conv_add_parts(cup__call *call, const cup__conv *v, const conv_parts *p);
+
+/* Of a convolution with windows of one place, the elements from a place to the next; 0 where they
+ * do not lie evenly. */
+int64_t cup__conv_place_step(const conv_call *c, const long long *step);
 
 #endif

@@ -34,4 +34,20 @@ typedef struct conv_parts {
     divisor by_columns, by_rows; /* of places that are fewer than 2^31, by the sides of dy */
 } conv_parts;
 
+/* Convolutions with windows of one place between rows of a few channels and of many; steps are in
+ * elements, of places and of channels. */
+typedef struct conv_rows {
+    void *few, *many, *sums;
+    const void *weight, *bias, *residual; /* the last two may be null */
+    long long places, few_row, many_row, residual_row;
+    long long weight_few, weight_many, bias_step;
+    long long part; /* places of a part of a weight's gradient */
+    int count;      /* channels of `many` */
+    int lanes;      /* threads that a row has, or with more of them a piece of it */
+} conv_rows;
+
+/* Blocks of conv_outer.cu that a multiprocessor has at a time, by the weights that threads keep. */
+#define CONV_OUTER_BLOCKS(few) ((few) <= 2 ? 4 : (few) <= 4 ? 3 : 2)
+#define CONV_OUTER_WEIGHT_BLOCKS 2
+
 #endif

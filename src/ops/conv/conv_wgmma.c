@@ -12,8 +12,6 @@
 #include "ops/matmul/product_state.h"
 #include "ops/shape/copy.h"
 
-#define SLICES 8     /* of parts that warps add at the same time, */
-#define MANY 65536   /* where there are fewer elements */
 #define PLACES_EACH 4 /* elements for each place, up to which parts are better matrices */
 
 /* Elements from one place to the next, where places lie evenly behind each other. */
@@ -387,16 +385,10 @@ cup_tensor *cup__conv_wgmma_sums(cup__call *call, const cup__conv *v, conv_parts
 
 static cup_status run_matrices(cup__call *call, const cup__conv *v)
 {
-    cup__cuda *gpu = cup__cuda_of(call->c->device);
     conv_parts parts = {0};
     cup_tensor *sums = cup__conv_wgmma_sums(call, v, &parts);
-    int64_t all = (int64_t)v->call.results * parts.depth;
-    int slices = all < MANY && parts.parts >= SLICES ? SLICES : 1;
-    cup__knob knobs[] = {{"CUP_T", v->dtype}, {"SLICES", slices}};
-    cup__kernel *kernel = sums ? cup__kernel_get(gpu, "conv_sums.cu", "conv_sums", knobs, 2) : NULL;
-    cup__grid grid = {.x = divide_up(all, CONV_THREADS / slices), .threads = CONV_THREADS};
-    if (kernel)
-        cup__launch(gpu, kernel, grid, CUP__ARG(v->call), CUP__ARG(parts));
+    if (sums)
+        cup__conv_add_parts(call, v, &parts);
     cup_tensor_free(sums);
     return call->c->error.status;
 }

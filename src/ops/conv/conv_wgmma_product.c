@@ -13,16 +13,6 @@ bool cup__conv_is_product(const conv_call *c)
     return is;
 }
 
-/* Elements from a place to the next; 0 where they do not lie evenly. */
-static int64_t row_of(const conv_call *c, const long long *step)
-{
-    int64_t high = c->side[0].in, wide = c->side[1].in;
-    int64_t row = wide > 1 ? step[3] : high > 1 ? step[2] : step[0];
-    bool even = (high == 1 || step[2] == wide * row) &&
-                (c->images == 1 || step[0] == high * wide * row);
-    return even ? row : 0;
-}
-
 /* As it is where all lies evenly. */
 static cup__product product_of(const cup__conv *v)
 {
@@ -65,10 +55,10 @@ static cup_status run_product(cup__call *call)
     const int64_t *r = v.residual_step;
     const long long residual[4] = {r[0], r[1], r[2], r[3]};
     cup__product p = product_of(&v);
-    p.a = (cup__matrix){(char *)(uintptr_t)c->x, row_of(c, c->x_step), 1, {0}};
+    p.a = (cup__matrix){(char *)(uintptr_t)c->x, cup__conv_place_step(c, c->x_step), 1, {0}};
     p.b = (cup__matrix){(char *)(uintptr_t)c->w, 1, c->w_step[0], {0}};
-    p.y = (cup__matrix){c->y, row_of(c, c->y_step), 1, {0}};
-    bool alike = !v.residual || row_of(c, residual) == p.y.row;
+    p.y = (cup__matrix){c->y, cup__conv_place_step(c, c->y_step), 1, {0}};
+    bool alike = !v.residual || cup__conv_place_step(c, residual) == p.y.row;
     return p.a.row && p.y.row && alike ? cup__product_wgmma(call, &p) : cup__conv_wgmma(call);
 }
 

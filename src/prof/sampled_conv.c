@@ -120,12 +120,19 @@ static int64_t hold_input_row(place *p, char *note, size_t size)
     return cup__sampled_compare(p->done->row, p->cpu, in, 2, &a, got, note, size);
 }
 
+/* What a tensor like the weight has of pairs of a result and a channel. */
+static cup_tensor *pairs_of(const place *p, const place *channels, cup_tensor *t)
+{
+    t = picked(p, t, 0, p->v.results, p->picks, p->count);
+    return cup__sampled_select(t, channels->picks, channels->count, 1);
+}
+
 /* The sums over all places of pairs of a result and a channel. */
 static int64_t hold_weight(place *p, uint64_t *state, char *note, size_t size)
 {
     const conv_side *high = &p->v.side[0], *wide = &p->v.side[1];
     place channels = *p;
-    cup_tensor *in[2];
+    cup_tensor *in[3] = {NULL}, *sum = cup__conv_sum(p->done);
     pick(p, state, p->v.results, PAIRS);
     pick(&channels, state, p->v.channels, PAIRS);
     double places = (double)p->v.images * high->out * wide->out;
@@ -137,9 +144,10 @@ static int64_t hold_weight(place *p, uint64_t *state, char *note, size_t size)
     in[1] = picked(p, p->done->in[1], 1, p->v.channels, channels.picks, channels.count);
     cup__conv2d_weight_grad_attributes a =
         PLAIN(p, .kernel = {high->taps, wide->taps}, .kernel_count = 2);
-    cup_tensor *got = picked(p, p->done->out[0], 0, p->v.results, p->picks, p->count);
-    got = cup__sampled_select(got, channels.picks, channels.count, 1);
-    return cup__sampled_compare(p->done->row, p->cpu, in, 2, &a, got, note, size);
+    if (sum)
+        in[2] = pairs_of(p, &channels, sum);
+    cup_tensor *got = pairs_of(p, &channels, p->done->out[0]);
+    return cup__sampled_compare(p->done->row, p->cpu, in, 3, &a, got, note, size);
 }
 
 int64_t cup__sampled_conv(const cup__call *done, cup_context *cpu, char *note, size_t size)

@@ -102,8 +102,8 @@ static cup_tensor *compute(cup_context *c, const example *e, int part)
         return cup__conv2d_input_grad(c, dy, w, e->stride, 2, e->padding, 4, false, e->dilation, 2,
                                       e->groups, e->high, e->wide);
     if (part == 2)
-        return cup__conv2d_weight_grad(c, dy, x, e->stride, 2, e->padding, 4, false, e->dilation, 2,
-                                       e->groups, e->kernel, 2);
+        return cup__conv2d_weight_grad(c, dy, x, NULL, e->stride, 2, e->padding, 4, false,
+                                       e->dilation, 2, e->groups, e->kernel, 2);
     cup_conv2d_options o = {.size = sizeof o, .stride = {e->stride, 2}, .padding = {e->padding, 4},
                             .dilation = {e->dilation, 2}, .groups = e->groups};
     return cup_conv2d(c, x, w, NULL, &o);
@@ -157,6 +157,30 @@ TEST(conv_cudnn_computes)
 static const example one_by_one = {2, 3, 5, 4, 4, {1, 1}, PLAIN, true};
 static const example three_by_three = {2,      4,            6,      6, 4,    {3, 3},
                                        {1, 1}, {1, 1, 1, 1}, {1, 1}, 1, false};
+
+/* A gradient that is added to another is made in memory of its own, each time, which a kernel adds:
+ * the stand-in for the driver counts that launch. */
+TEST(conv_cudnn_adds_to_a_gradient)
+{
+    begin_preferring();
+    cup_context *c = open_gpu();
+    const example *e = &three_by_three;
+    int64_t size[3][4];
+    sizes_of(e, size);
+    cup_tensor *x = filled(c, size[0], false, 1), *sum = filled(c, size[1], false, 1);
+    cup_tensor *in[] = {filled(c, size[2], false, 1), x, sum}, *out[] = {sum};
+    const cup__conv2d_weight_grad_attributes a = {.padding = {1}, .padding_count = 1, .groups = 1,
+                                                  .kernel = {3}, .kernel_count = 1};
+    for (int i = 1; i < 4; i++) {
+        long launches = fake_calls("cuLaunchKernel") + fake_calls("cuLaunchKernelEx");
+        cup__op_call(c, cup__row_find("conv2d_weight_grad"), in, 3, &a, out);
+        EXPECT_TEXT(cup_error_text(c), "");
+        EXPECT_INT(fake_cudnn_calls("cudnnBackendExecute"), i);
+        EXPECT_INT(fake_calls("cuLaunchKernel") + fake_calls("cuLaunchKernelEx"), launches + 1);
+    }
+    cup_context_free(c);
+    EXPECT_INT(fake_cudnn_live(), 0);
+}
 
 /* An equal call makes no descriptor but that of its tensors, and a stream's change is told. */
 TEST(conv_cudnn_remembers)

@@ -101,6 +101,7 @@ TEST(sampled_convolutions)
     static const cup__conv2d_weight_grad_attributes weight = {
         .padding = {1}, .padding_count = 1, .groups = 1, .kernel = {3}, .kernel_count = 1};
     expect_held("conv2d_weight_grad", "3x2x9x10 3x2x9x10", &weight, false, 2 * 2 * 9);
+    expect_held("conv2d_weight_grad", "3x2x9x10 3x2x9x10 2x2x3x3", &weight, false, 2 * 2 * 9);
 }
 
 TEST(sampled_holds_no_others)

@@ -1,10 +1,12 @@
 #include "ops/conv/conv.h"
 
 #include <limits.h>
+#include <stddef.h>
 #include <string.h>
 
 #include "dispatch/attributes.h"
 #include "ops/matmul/epilogues.h"
+#include "ops/shape/copy.h"
 
 /* Channels of the image and of the result, and what the weight takes of the first. */
 static cup_status check_channels(cup__call *call, const cup__conv_numbers *n, int64_t images,
@@ -104,6 +106,17 @@ cup_status cup__conv_input_infer(cup__call *call)
     return CUP_OK;
 }
 
+static cup_status check_sum(cup__call *call)
+{
+    if (!cup__conv_sum(call))
+        return CUP_OK;
+    CUP_TRY(cup__need_same_dtype(call, 0, 2));
+    cup__shape shape = cup__shape_of(call->in[2]);
+    return cup__shape_equal(&shape, &call->result[0])
+               ? CUP_OK
+               : cup__call_fail(call, CUP_SHAPE, "sum must have the shape of the weight");
+}
+
 cup_status cup__conv_weight_infer(cup__call *call)
 {
     cup__conv_numbers n;
@@ -115,7 +128,7 @@ cup_status cup__conv_weight_infer(cup__call *call)
         return cup__call_fail(call, CUP_SHAPE, "dy has %lld images, x has %lld",
                               (long long)dy->shape[0], (long long)x->shape[0]);
     set_result(call, dy->shape[1], x->shape[1] / n.groups, n.kernel, false);
-    return CUP_OK;
+    return check_sum(call);
 }
 
 static void take_steps(long long to[4], const cup_tensor *t)
@@ -140,14 +153,20 @@ static void take_scales(cup__conv *v, const cup__call *call)
     v->call.scale_step = weight && weight->count > 1 ? weight->stride[0] : 0;
 }
 
-static void take_join(cup__conv *v, const cup__call *call)
+static void take_residual(cup__conv *v, const cup__call *call, const cup_tensor *residual)
 {
-    const cup__epilogue *e = cup__conv_follower(call);
-    const cup_tensor *residual = cup__conv_residual(call);
-    v->activation = e ? e->activation : 0;
     v->residual = residual ? residual->data : NULL;
     for (int d = 0; d < 4 && residual; d++)
         v->residual_step[d] = residual->stride[d];
+    bool weight = call->op->kind == CUP__CONV_WEIGHT;
+    v->residual_group = v->call.results * v->residual_step[weight ? 0 : 1];
+}
+
+static void take_join(cup__conv *v, const cup__call *call)
+{
+    const cup__epilogue *e = cup__conv_follower(call);
+    v->activation = e ? e->activation : 0;
+    take_residual(v, call, cup__conv_residual(call));
 }
 
 cup__conv cup__conv_of(const cup__call *call)
@@ -189,6 +208,8 @@ cup__conv cup__conv_of(const cup__call *call)
         take_scales(&v, call);
     else if (call->in_count == 4)
         take_join(&v, call);
+    else
+        take_residual(&v, call, cup__conv_sum(call));
     c->side[0] = side_of(&n, 0);
     c->side[1] = side_of(&n, 1);
     return v;
@@ -209,8 +230,47 @@ cup__conv cup__conv_group(const cup__conv *v, int group)
     if (c->w_scale)
         c->w_scale += first * c->scale_step;
     if (one.residual)
-        one.residual = (const char *)v->residual + first * v->residual_step[1] * y_size;
+        one.residual = (const char *)v->residual + group * v->residual_group * y_size;
     return one;
+}
+
+void cup__conv_weight_back(cup__grad *g, cup_tensor *dy, cup_tensor *x, int dims)
+{
+    int id = dims == 2 ? CUP__OP_conv2d_weight_grad : CUP__OP_conv3d_weight_grad;
+    cup_tensor *sum = g->sum ? g->sum[1] : NULL, *in[] = {dy, x, sum}, *out[] = {sum};
+    cup__conv2d_weight_grad_attributes a = {.kernel_count = dims}; /* as those of conv3d */
+    memcpy(&a, g->attributes, offsetof(cup__conv2d_attributes, groups) + sizeof a.groups);
+    memcpy(a.kernel, &g->in_shape[1].size[2], (size_t)dims * sizeof *a.kernel);
+    cup_tensor *d = cup__op_call(g->c, &cup__rows[id], in, 3, &a, out);
+    if (!sum)
+        g->d_in[1] = d;
+}
+
+cup_status cup__conv_hand_over(cup__call *call, cup_tensor *made)
+{
+    cup_tensor *in[] = {cup__conv_sum(call), made};
+    return in[0] ? cup__call_into(call->c, CUP__OP_add, in, 2, NULL, call->out[0])
+                 : cup__copy_to(call->c, call->out[0], made);
+}
+
+cup_status cup__conv_weight_apart(cup__call *call, cup_status (*run)(cup__call *call))
+{
+    cup_tensor *out = call->out[0];
+    int count = call->in_count;
+    if (!cup__conv_sum(call))
+        return run(call);
+    cup_tensor *made = cup__tensor_make(call->c, &call->result[0], "weight gradient");
+    if (!made)
+        return call->c->error.status;
+    call->in_count = 2;
+    call->out[0] = made;
+    cup_status status = run(call);
+    call->in_count = count;
+    call->out[0] = out;
+    if (status == CUP_OK)
+        status = cup__conv_hand_over(call, made);
+    cup_tensor_free(made);
+    return status;
 }
 
 void cup__conv_cost(const cup__call *call, double *bytes, double *flops)
@@ -222,5 +282,5 @@ void cup__conv_cost(const cup__call *call, double *bytes, double *flops)
     for (int d = 0; d < n.dims; d++)
         *flops *= (double)n.out[d];
     *bytes = (double)((a->count + b->count) * cup_dtype_size(a->dtype) +
-                      y->count * cup_dtype_size(y->dtype));
+                      (cup__conv_sum(call) ? 2 : 1) * y->count * cup_dtype_size(y->dtype));
 }

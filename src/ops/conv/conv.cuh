@@ -149,6 +149,13 @@ DEVICE conv_element conv_element_of(const conv_call &c, const conv_class &l, int
     return e;
 }
 
+/* What an element of a weight's gradient is added to. */
+DEVICE real conv_base(const conv_parts &p, long long result, int channel, int row, int column)
+{
+    return to_real(((const T *)p.base)[result * p.base_step[0] + channel * p.base_step[1] +
+                                         row * p.base_step[2] + column * p.base_step[3]]);
+}
+
 DEVICE bool conv_inside(const conv_class &l, int row, int column)
 {
     return (unsigned)row < (unsigned)l.line[0].size && (unsigned)column < (unsigned)l.line[1].size;

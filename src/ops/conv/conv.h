@@ -17,8 +17,8 @@ typedef struct cup__conv {
     cup_dtype dtype, y_dtype, bias_dtype; /* the first of x and the weight */
     bool fast; /* sums of f8 may stay in tensor cores that keep 14 bits of them */
     int activation; /* PRODUCT_RELU and so on, of the sums with what lies as y does; 0: none */
-    const void *residual; /* or NULL, with steps as those of y */
-    int64_t residual_step[4];
+    const void *residual; /* or NULL, with steps as those of y: what is added to the sums */
+    int64_t residual_step[4], residual_group;
     conv_call call; /* with the addresses of call->in and, once there is memory, of call->out */
 } cup__conv;
 
@@ -41,7 +41,15 @@ static inline int cup__conv_bias_at(const cup__call *call)
 
 static inline cup_tensor *cup__conv_bias(const cup__call *call)
 {
-    return call->in_count > 2 ? call->in[cup__conv_bias_at(call)] : NULL;
+    return call->in_count > 2 && cup__conv_part(call->op) != CUP__CONV_WEIGHT
+               ? call->in[cup__conv_bias_at(call)]
+               : NULL;
+}
+
+/* What the gradient of the weight is added to; it may be the result itself. */
+static inline cup_tensor *cup__conv_sum(const cup__call *call)
+{
+    return call->in_count > 2 && cup__conv_part(call->op) == CUP__CONV_WEIGHT ? call->in[2] : NULL;
 }
 
 static inline cup_tensor *cup__conv_residual(const cup__call *call)
@@ -86,6 +94,15 @@ const struct cup__epilogue *cup__conv_follower(const cup__call *call);
 
 /* What conv2d_join consists of, one after the other, into its result. */
 cup_status cup__conv_join_compose(cup__call *call);
+
+/* Of a convolution's gradient: that with respect to its weight, input 1, from dy and the image of
+ * as many dimensions, added to the one that is there already. */
+void cup__conv_weight_back(cup__grad *g, cup_tensor *dy, cup_tensor *x, int dims);
+
+/* The gradient of the weight, made in a tensor of its own, becomes the call's result: copied, or
+ * added to what it is added to. And runs a call so, as if there were nothing to add to. */
+cup_status cup__conv_hand_over(cup__call *call, cup_tensor *made);
+cup_status cup__conv_weight_apart(cup__call *call, cup_status (*run)(cup__call *call));
 
 /* The descriptor of one of three, each of which is differentiated by the other two. */
 #define CUP__CONV_OP(name, which, part, impls_, ...)                                               \

@@ -6,16 +6,14 @@ typedef cup__conv2d_attributes attributes;
 static cup_status gradient(cup__grad *g)
 {
     const attributes *a = g->attributes;
-    const int64_t *x = g->in_shape[0].size, *weight = g->in_shape[1].size;
+    const int64_t *x = g->in_shape[0].size;
     cup_tensor *dy = g->d_out[0];
     if (g->wanted[0])
         g->d_in[0] = cup__conv2d_input_grad(g->c, dy, g->in[1], a->stride, a->stride_count,
                                             a->padding, a->padding_count, a->same, a->dilation,
                                             a->dilation_count, a->groups, x[2], x[3]);
     if (g->wanted[1])
-        g->d_in[1] = cup__conv2d_weight_grad(g->c, dy, g->in[0], a->stride, a->stride_count,
-                                             a->padding, a->padding_count, a->same, a->dilation,
-                                             a->dilation_count, a->groups, weight + 2, 2);
+        cup__conv_weight_back(g, dy, g->in[0], 2);
     if (g->in_count > 2 && g->wanted[2])
         g->d_in[2] = cup_sum(g->c, dy, (int64_t[]){0, 2, 3}, 3, false);
     return g->c->error.status;

@@ -15,10 +15,7 @@ static cup_status gradient(cup__grad *g)
                         .padding = {a->padding, a->padding_count}, .same = a->same,
                         .dilation = {a->dilation, a->dilation_count}, .groups = a->groups));
     if (g->wanted[1])
-        g->d_in[1] = cup__conv2d_weight_grad(g->c, g->in[0], d, a->stride, a->stride_count,
-                                             a->padding, a->padding_count, a->same, a->dilation,
-                                             a->dilation_count, a->groups, &g->in_shape[1].size[2],
-                                             2);
+        cup__conv_weight_back(g, g->in[0], d, 2);
     return g->c->error.status;
 }
 

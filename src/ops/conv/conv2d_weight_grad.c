@@ -3,7 +3,8 @@
 
 typedef cup__conv2d_weight_grad_attributes attributes;
 
-/* dweight is linear in dy and in x; the gradient of each is a convolution again. */
+/* dweight is linear in dy, in x and in the sum; of the first two the gradient is a convolution
+ * again. */
 static cup_status gradient(cup__grad *g)
 {
     const attributes *a = g->attributes;
@@ -19,6 +20,8 @@ static cup_status gradient(cup__grad *g)
         g->d_in[1] = cup__conv2d_input_grad(g->c, g->in[0], d, a->stride, a->stride_count,
                                             a->padding, a->padding_count, a->same, a->dilation,
                                             a->dilation_count, a->groups, x[2], x[3]);
+    if (g->in_count > 2 && g->wanted[2])
+        g->d_in[2] = d;
     return g->c->error.status;
 }
 
@@ -65,7 +68,16 @@ static const cup__sample samples[] = {
     {"1x128x4x4 1x128x7x8", &two_groups}, {"2x32x9x10 2x32x9x10", &four_groups},
     {"2x72x9x11 2x64x9x11", &four_groups},
     {"3x2x20x19 3x64x20x19", &one}, {"3x72x20x19 3x3x20x19", &one}, {"2x4x33x31 2x4x33x31", &one},
-    {"2x300x9x10 2x1x9x10", &one}, {"2x7x9x10 2x65x9x10", &one}, {NULL, NULL}};
+    {"2x300x9x10 2x1x9x10", &one}, {"2x7x9x10 2x65x9x10", &one},
+    {"2x4x8x9 2x3x8x9 4x3x3x3", &three}, {"0x4x8x9 0x3x8x9 4x3x3x3", &three},
+    {"2x4x8x9 2x0x8x9 4x0x3x3", &three}, {"1x64x4x4 1x32x7x8 64x16x3x3", &two_groups},
+    {"2x6x9x10 2x6x9x10 6x1x3x3", &by_channel},
+    {"3x40x13x18 3x40x13x18 40x1x7x7", &by_channel_many},
+    {"3x64x12x11 3x3x23x21 64x3x7x7", &first}, {"2x32x14x15 2x5x14x15 32x5x3x3", &three},
+    {"2x128x14x14 2x64x14x14 128x64x3x3", &three}, {"5x192x7x7 5x40x7x7 192x40x1x1", &one},
+    {"1x512x2x2 1x512x2x2 512x512x3x3", &three}, {"1x512x2x2 1x512x2x2 512x512x1x1", &one},
+    {"3x2x20x19 3x64x20x19 2x64x1x1", &one}, {"2x24x9x5 2x32x11x13 24x32x3x2", &odd},
+    {"2x72x9x11 2x64x9x11 72x16x3x3", &four_groups}, {NULL, NULL}};
 static const cup__sample bench[] = {{"64x128x128x128 64x64x128x128", &three},
                                     {"256x128x28x28 256x64x56x56", &half},
                                     {"64x2x128x128 64x64x128x128", &one},

@@ -16,10 +16,7 @@ static cup_status gradient(cup__grad *g)
                                    .dilation = {a->dilation, a->dilation_count},
                                    .groups = a->groups));
     if (g->wanted[1])
-        g->d_in[1] =
-            cup__conv3d_weight_grad(g->c, g->in[0], d, a->stride, a->stride_count,
-                                    a->padding, a->padding_count, a->same, a->dilation,
-                                    a->dilation_count, a->groups, &g->in_shape[1].size[2], 3);
+        cup__conv_weight_back(g, g->in[0], d, 3);
     return g->c->error.status;
 }
 

@@ -3,7 +3,8 @@
 
 typedef cup__conv3d_weight_grad_attributes attributes;
 
-/* dweight is linear in dy and in x; the gradient of each is a convolution again. */
+/* dweight is linear in dy, in x and in the sum; of the first two the gradient is a convolution
+ * again. */
 static cup_status gradient(cup__grad *g)
 {
     const attributes *a = g->attributes;
@@ -21,6 +22,8 @@ static cup_status gradient(cup__grad *g)
             cup__conv3d_input_grad(g->c, g->in[0], d, a->stride, a->stride_count,
                                    a->padding, a->padding_count, a->same, a->dilation,
                                    a->dilation_count, a->groups, x[2], x[3], x[4]);
+    if (g->in_count > 2 && g->wanted[2])
+        g->d_in[2] = d;
     return g->c->error.status;
 }
 
@@ -51,7 +54,9 @@ static const cup__sample samples[] = {
     {"3x5x2x6x5 3x4x2x6x5", &flat}, {"2x4x3x5x4 2x6x5x4x4", &two_groups},
     {"2x6x3x4x5 2x6x3x4x5", &by_channel}, {"2x32x4x6x7 2x24x4x6x7", &many},
     {"1x40x3x4x4 1x32x5x8x7", &many_half}, {"0x4x4x5x6 0x3x4x5x6", &three},
-    {"2x4x4x5x6 2x0x4x5x6", &three}, {NULL, NULL}};
+    {"2x4x4x5x6 2x0x4x5x6", &three},
+    {"2x4x2x9x3 2x3x7x8x5 4x3x3x2x2", &odd}, {"2x32x4x6x7 2x24x4x6x7 32x24x3x3x3", &many},
+    {"2x6x3x4x5 2x6x3x4x5 6x1x3x3x3", &by_channel}, {NULL, NULL}};
 static const cup__sample bench[] = {{"8x64x16x56x56 8x64x16x56x56", &three}, {NULL, NULL}};
 
 CUP__CONV_OP(conv3d_weight_grad, CUP__CONV3 + CUP__CONV_WEIGHT, weight_, cup__conv3d_impls,

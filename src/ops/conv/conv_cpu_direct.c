@@ -344,7 +344,7 @@ static void run_by_channels(job *j)
     cup__free(j->parts);
 }
 
-cup_status cup__conv_weight_direct(cup__call *call)
+static cup_status run_weight(cup__call *call)
 {
     cup__conv v = cup__conv_of(call);
     const conv_call *c = &v.call;
@@ -361,4 +361,9 @@ cup_status cup__conv_weight_direct(cup__call *call)
     return good && !atomic_load(&j.no_memory)
                ? CUP_OK
                : cup__call_fail(call, CUP_MEMORY, "out of host memory for rows");
+}
+
+cup_status cup__conv_weight_direct(cup__call *call)
+{
+    return cup__conv_weight_apart(call, run_weight);
 }

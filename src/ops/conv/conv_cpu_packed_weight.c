@@ -227,7 +227,7 @@ static cup_status set_zero(cup__call *call)
     return CUP_OK;
 }
 
-cup_status cup__conv_weight_packed(cup__call *call)
+static cup_status run_weight(cup__call *call)
 {
     cup__conv v = cup__conv_of(call);
     const conv_call *c = &v.call;
@@ -255,6 +255,11 @@ cup_status cup__conv_weight_packed(cup__call *call)
     return good && !atomic_load(&j.no_memory)
                ? CUP_OK
                : cup__call_fail(call, CUP_MEMORY, "out of host memory for a block");
+}
+
+cup_status cup__conv_weight_packed(cup__call *call)
+{
+    return cup__conv_weight_apart(call, run_weight);
 }
 
 const char *cup__conv_weight_packed_refuses(const cup__call *call)

@@ -164,12 +164,22 @@ static cup_status run(cup__call *call, const cup__blas *blas)
     return good ? CUP_OK : cup__call_fail(call, CUP_MEMORY, "out of host memory for a block");
 }
 
-cup_status cup__conv_weight_blas(cup__call *call)
+static cup_status run_blas(cup__call *call)
 {
     return run(call, cup__blas_get());
 }
 
-cup_status cup__conv_weight_blocked(cup__call *call)
+static cup_status run_blocked(cup__call *call)
 {
     return run(call, NULL);
+}
+
+cup_status cup__conv_weight_blas(cup__call *call)
+{
+    return cup__conv_weight_apart(call, run_blas);
+}
+
+cup_status cup__conv_weight_blocked(cup__call *call)
+{
+    return cup__conv_weight_apart(call, run_blocked);
 }

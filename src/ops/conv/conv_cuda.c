@@ -132,19 +132,31 @@ cup_tensor *cup__conv_parts_make(cup__call *call, const cup__conv *v, int64_t bl
     return sums;
 }
 
+/* Parts with what their sums are added to; whether there is something. */
+static bool take_base(conv_parts *p, const cup__conv *v)
+{
+    p->base = v->residual;
+    for (int d = 0; d < 4; d++)
+        p->base_step[d] = v->residual_step[d];
+    return v->residual != NULL;
+}
+
 cup_status cup__conv_join(cup__call *call, const cup__conv *v, const conv_parts *p, int along)
 {
     cup__cuda *gpu = cup__cuda_of(call->c->device);
+    conv_parts all_parts = *p;
     cup__knob knobs[] = {{"CUP_T", v->dtype},
                          {"SUM_T", v->dtype == CUP_F64 ? CUP_F64 : CUP_F32},
-                         {"ALONG", along}};
-    cup__kernel *kernel = cup__kernel_get(gpu, "conv_join.cu", "conv_join", knobs, 3);
+                         {"ALONG", along},
+                         {"BASE", true}};
+    int count = take_base(&all_parts, v) ? 4 : 3;
+    cup__kernel *kernel = cup__kernel_get(gpu, "conv_join.cu", "conv_join", knobs, count);
     if (!kernel)
         return call->c->error.status;
     int64_t all = (int64_t)v->call.groups * v->call.results * p->depth;
     cup__grid grid = {.x = smaller(divide_up(all, CONV_THREADS), MOST_BLOCKS),
                       .threads = CONV_THREADS};
-    return cup__launch(gpu, kernel, grid, CUP__ARG(v->call), CUP__ARG(*p));
+    return cup__launch(gpu, kernel, grid, CUP__ARG(v->call), CUP__ARG(all_parts));
 }
 
 cup_status cup__conv_add_parts(cup__call *call, const cup__conv *v, const conv_parts *p)
@@ -152,10 +164,12 @@ cup_status cup__conv_add_parts(cup__call *call, const cup__conv *v, const conv_p
     cup__cuda *gpu = cup__cuda_of(call->c->device);
     int64_t all = (int64_t)v->call.results * p->depth;
     int slices = all < MANY && p->parts >= SLICES ? SLICES : 1;
-    cup__knob knobs[] = {{"CUP_T", v->dtype}, {"SLICES", slices}};
-    cup__kernel *kernel = cup__kernel_get(gpu, "conv_sums.cu", "conv_sums", knobs, 2);
+    conv_parts all_parts = *p;
+    cup__knob knobs[] = {{"CUP_T", v->dtype}, {"SLICES", slices}, {"BASE", true}};
+    int count = take_base(&all_parts, v) ? 3 : 2;
+    cup__kernel *kernel = cup__kernel_get(gpu, "conv_sums.cu", "conv_sums", knobs, count);
     cup__grid grid = {.x = divide_up(all, CONV_THREADS / slices), .threads = CONV_THREADS};
-    return kernel ? cup__launch(gpu, kernel, grid, CUP__ARG(v->call), CUP__ARG(*p))
+    return kernel ? cup__launch(gpu, kernel, grid, CUP__ARG(v->call), CUP__ARG(all_parts))
                   : call->c->error.status;
 }
 

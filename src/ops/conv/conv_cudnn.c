@@ -116,7 +116,7 @@ static bool work_of(const cup__call *call, cudnn_work *w)
         if (!last)
             return false;
     }
-    w->copied = !lies(w->tensor[CUP__CUDNN_W], w->last, step[CUP__CUDNN_W]);
+    w->copied = !lies(w->tensor[CUP__CUDNN_W], w->last, step[CUP__CUDNN_W]) || cup__conv_sum(call);
     cup__conv_numbers n = cup__conv_numbers_of(call);
     for (int i = 0; i < CUP__CUDNN_ROLES; i++) {
         memcpy(key->size[i], w->tensor[i]->shape, sizeof key->size[i]);
@@ -166,7 +166,7 @@ static const char *never(const cup__call *call)
         return "it takes f32, f16 and bf16";
     if (dtype == CUP_F32 && call->c->precision == CUP__HIGHEST)
         return "it takes f32 where products may be rounded (CUP_PRECISION=high)";
-    if (call->in_count > 2 && call->in[2])
+    if (cup__conv_bias(call))
         return "it adds no bias";
     if (!call->out[0] || !call->out[0]->count || !call->in[0]->count || !call->in[1]->count)
         return "there is nothing to sum";
@@ -269,7 +269,8 @@ static cup_status again(cup__call *call, cup__memo *memo)
     return k.problem->why[0] ? do_without(call, k.problem) : CUP_OK;
 }
 
-/* With the weight in memory of its own, which lies as the images do. */
+/* With the weight in memory of its own, which lies as the images do, as does a gradient that is
+ * added to another. */
 static cup_status run_copied(cup__call *call, cudnn_work *w, cup__cudnn_problem *p, int rank)
 {
     cup_context *c = call->c;
@@ -285,7 +286,7 @@ static cup_status run_copied(cup__call *call, cudnn_work *w, cup__cudnn_problem 
     if (status == CUP_OK)
         status = run_on(call, p, rank, w->tensor);
     if (status == CUP_OK && made && !p->why[0])
-        status = cup__copy_to(c, weight, own);
+        status = cup__conv_hand_over(call, own);
     cup_tensor_free(own);
     return status;
 }

@@ -5,6 +5,9 @@
 #ifndef SUM_T /* of the parts */
 #define SUM_T CUP_F32
 #endif
+#ifndef BASE /* whether they are added to a tensor, which may be the result itself */
+#define BASE 0
+#endif
 typedef dtype_of<SUM_T>::type sum_type;
 
 extern "C" __global__ void __launch_bounds__(CONV_THREADS)
@@ -22,8 +25,11 @@ extern "C" __global__ void __launch_bounds__(CONV_THREADS)
         int k = (int)(at - result * p.depth), taps = l.line[0].taps * l.line[1].taps;
         int tap = ALONG == CONV_ALONG_CHANNELS ? k / c.channels : k % taps;
         int channel = ALONG == CONV_ALONG_CHANNELS ? k % c.channels : k / taps;
-        long long to = result * c.y_step[0] + channel * c.y_step[1] +
-                       tap / l.line[1].taps * c.y_step[2] + tap % l.line[1].taps * c.y_step[3];
-        ((T *)c.y)[to] = from_real<T>((real)sum);
+        int row = tap / l.line[1].taps, column = tap - row * l.line[1].taps;
+        real whole = (real)sum;
+        if (BASE)
+            whole += conv_base(p, result, channel, row, column);
+        ((T *)c.y)[result * c.y_step[0] + channel * c.y_step[1] + row * c.y_step[2] +
+                   column * c.y_step[3]] = from_real<T>(whole);
     }
 }

@@ -32,6 +32,8 @@ typedef struct conv_parts {
     int channels;        /* of a tap in the sums of wgmma.cu, which have more than there are */
     unsigned results, depths; /* tiles of each */
     divisor by_columns, by_rows; /* of places that are fewer than 2^31, by the sides of dy */
+    const void *base;            /* what the sums are added to, with steps as those of y */
+    long long base_step[4];
 } conv_parts;
 
 /* Convolutions with windows of one place between rows of a few channels and of many; steps are in

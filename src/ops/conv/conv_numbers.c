@@ -185,8 +185,11 @@ bool cup__conv_words(const cup__call *call, bool similar, cup__text *to)
     cup__conv_numbers n = cup__conv_numbers_of(call);
     if (similar)
         return false;
+    cup__call asked = *call;
+    if (cup__conv_part(call->op) == CUP__CONV_WEIGHT)
+        asked.in_count = 2; /* whether it is added to a tensor is no matter */
     cup__text_add(to, "%s", call->row->name);
-    cup__words_of_inputs(call, to);
+    cup__words_of_inputs(&asked, to);
     for (int d = 0; d < n.dims; d++)
         cup__text_add(to, " %s=%lld:kernel=%lld:stride=%lld:dilation=%lld:padding=%lld,%lld",
                       side_name(n.dims, d), (long long)n.in[d], (long long)n.kernel[d],

@@ -161,7 +161,7 @@ static cup_status launch(job *j, const char *entry, cup__grid grid)
                          {"FEW", j->few},
                          {"VEC", j->vector},
                          {"FEW_VEC", j->few_vector},
-                         {"RESIDUAL", j->v.residual != NULL},
+                         {"RESIDUAL", j->rows.residual != NULL},
                          {"ACTIVATION", j->v.activation}};
     cup__kernel *kernel = cup__kernel_get(gpu, "conv_outer.cu", entry, knobs, 6);
     return kernel ? cup__launch(gpu, kernel, grid, CUP__ARG(j->rows)) : j->call->c->error.status;

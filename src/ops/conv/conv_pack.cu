@@ -10,6 +10,10 @@
 #define CHANNELS 4
 #endif
 
+#ifndef BASE /* whether what is unpacked is added to a tensor, which may be the result itself */
+#define BASE 0
+#endif
+
 #define EACH (GROUP * CHANNELS)
 
 struct column {
@@ -17,11 +21,11 @@ struct column {
     int row, column; /* of its first element, as it came */
 };
 
-DEVICE column column_of(const conv_pack &p, unsigned at)
+DEVICE column column_of(const conv_pack &p, const long long *step, unsigned at)
 {
     int column = (int)split(&at, p.columns) - p.before[1];
     int row = (int)split(&at, p.rows) * p.row_step - p.before[0];
-    return {at * p.step[0] + row * p.step[2] + column * p.step[3], row, column};
+    return {at * step[0] + row * step[2] + column * step[3], row, column};
 }
 
 DEVICE bool is_there(const conv_pack &p, const column &c, int row, int channel)
@@ -35,7 +39,7 @@ extern "C" __global__ void __launch_bounds__(CONV_THREADS)
 {
     for (long long at = (long long)blockIdx.x * CONV_THREADS + threadIdx.x; at < p.all;
          at += (long long)gridDim.x * CONV_THREADS) {
-        column c = column_of(p, (unsigned)at);
+        column c = column_of(p, p.step, (unsigned)at);
         vec<T, EACH> v;
 #pragma unroll
         for (int i = 0; i < EACH; i++) {
@@ -53,7 +57,7 @@ extern "C" __global__ void __launch_bounds__(CONV_THREADS)
 {
     for (long long at = (long long)blockIdx.x * CONV_THREADS + threadIdx.x; at < p.all;
          at += (long long)gridDim.x * CONV_THREADS) {
-        column c = column_of(p, (unsigned)at);
+        column c = column_of(p, p.step, (unsigned)at);
         real sum[EACH] = {};
         for (int part = 0; part < p.parts; part++) {
             vec<real, EACH> v = load<EACH>((const real *)p.from + (part * p.all + at) * EACH);
@@ -61,12 +65,16 @@ extern "C" __global__ void __launch_bounds__(CONV_THREADS)
             for (int i = 0; i < EACH; i++)
                 sum[i] += v.at[i];
         }
+        long long base = BASE ? column_of(p, p.base_step, (unsigned)at).from : 0;
 #pragma unroll
         for (int i = 0; i < EACH; i++) {
             int row = i / CHANNELS, channel = i % CHANNELS;
-            if (is_there(p, c, row, channel))
-                ((T *)p.to)[c.from + channel * p.step[1] + row * p.step[2]] =
-                    from_real<T>(sum[i]);
+            if (!is_there(p, c, row, channel))
+                continue;
+            if (BASE)
+                sum[i] += to_real(((const T *)p.base)[base + channel * p.base_step[1] +
+                                                      row * p.base_step[2]]);
+            ((T *)p.to)[c.from + channel * p.step[1] + row * p.step[2]] = from_real<T>(sum[i]);
         }
     }
 }

@@ -17,7 +17,9 @@ typedef struct conv_pack {
     int row_step;      /* from packed row to packed row */
     int before[2];     /* rows and columns of zeros in front */
     int size[2], channels; /* of what lies as it came */
-    int parts;         /* that are added while it is unpacked */
+    int parts;         /* that are added while it is unpacked, */
+    const void *base;  /* to this where it is not null */
+    long long base_step[4];
 } conv_pack;
 
 #endif

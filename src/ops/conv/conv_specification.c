@@ -146,7 +146,7 @@ cup_status cup__conv_input_specification(cup__call *call)
 
 cup_status cup__conv_weight_specification(cup__call *call)
 {
-    const cup_tensor *dy = call->in[0], *x = call->in[1];
+    const cup_tensor *dy = call->in[0], *x = call->in[1], *base = cup__conv_sum(call);
     const sums s = sums_of(call);
     int64_t each = call->result[0].size[1], results = call->result[0].size[0] / s.n.groups;
     int last = x->ndim - 1;
@@ -164,6 +164,7 @@ cup_status cup__conv_weight_specification(cup__call *call)
                                 offset(&s, x, n, channel, from), x->stride[last] * s.n.stride[2],
                                 count);
         while (next(place, rows) && (place[2] = first, true));
+        sum += base ? cup__load(base, cup__offset_of(base, e)) : 0;
         cup__store(call->out[0], cup__offset_of(call->out[0], e), sum);
     }
     return CUP_OK;

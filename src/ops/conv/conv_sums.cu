@@ -6,6 +6,9 @@
 #ifndef SLICES
 #define SLICES 8
 #endif
+#ifndef BASE /* whether they are added to a tensor, which may be the result itself */
+#define BASE 0
+#endif
 
 #define ELEMENTS (CONV_THREADS / SLICES) /* of a block */
 
@@ -14,9 +17,12 @@ DEVICE void put_sum(const conv_call &c, const conv_parts &p, long long at, float
     long long result = at / p.depth;
     int k = (int)(at - result * p.depth), tap = k / p.channels, channel = k - tap * p.channels;
     int row = tap / c.side[1].taps, column = tap - row * c.side[1].taps;
-    if (channel < c.channels)
-        ((T *)c.y)[result * c.y_step[0] + channel * c.y_step[1] + row * c.y_step[2] +
-                   column * c.y_step[3]] = from_real<T>(sum);
+    if (channel >= c.channels)
+        return;
+    if (BASE)
+        sum += conv_base(p, result, channel, row, column);
+    ((T *)c.y)[result * c.y_step[0] + channel * c.y_step[1] + row * c.y_step[2] +
+               column * c.y_step[3]] = from_real<T>(sum);
 }
 
 extern "C" __global__ void __launch_bounds__(CONV_THREADS)

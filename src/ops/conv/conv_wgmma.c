@@ -393,7 +393,7 @@ static cup_status run_matrices(cup__call *call, const cup__conv *v)
     return call->c->error.status;
 }
 
-/* Sums by result, tap and channel go where the weight has them. */
+/* Sums by result, tap and channel go where the weight has them, or are added. */
 static cup_status turn_sums(cup__call *call, cup_tensor *sums)
 {
     cup_tensor *out = call->out[0];
@@ -403,7 +403,7 @@ static cup_status turn_sums(cup__call *call, cup_tensor *sums)
     cup_tensor *turned =
         cup__tensor_view(sums, &shape, (int64_t[CUP_MAX_DIMS]){s[0], s[3], s[1], s[2]}, 0);
     if (turned)
-        cup__copy_to(call->c, out, turned);
+        cup__conv_hand_over(call, turned);
     cup_tensor_free(turned);
     return call->c->error.status;
 }
@@ -417,7 +417,8 @@ static cup_status run_whole(cup__call *call, cup__conv_work *w)
     cup__shape shape = {w->p.dtype, 4, {c->results, c->side[0].taps, c->side[1].taps, channels}};
     if (!choose_plan(call, w, 0, &count))
         return no_plan(call);
-    bool as_is = w->argument.taps == 1 && (uintptr_t)call->out[0]->data % 16 == 0;
+    bool as_is = w->argument.taps == 1 && !cup__conv_sum(call) &&
+                 (uintptr_t)call->out[0]->data % 16 == 0;
     cup_tensor *sums =
         as_is ? call->out[0] : cup__tensor_make(call->c, &shape, "weight gradient");
     if (!sums)

@@ -71,8 +71,8 @@ static cup_status run_pack(const job *j, const char *entry, const conv_pack *p)
 {
     cup__cuda *gpu = cup__cuda_of(j->call->c->device);
     cup__knob knobs[] = {{"CUP_T", j->v->dtype}, {"GROUP", j->how.group},
-                         {"CHANNELS", j->how.channels}};
-    cup__kernel *kernel = cup__kernel_get(gpu, "conv_pack.cu", entry, knobs, 3);
+                         {"CHANNELS", j->how.channels}, {"BASE", true}};
+    cup__kernel *kernel = cup__kernel_get(gpu, "conv_pack.cu", entry, knobs, p->base ? 4 : 3);
     if (!kernel)
         return j->call->c->error.status;
     int64_t blocks = divide_up(p->all, CONV_THREADS);
@@ -182,6 +182,9 @@ static cup_status run_sums(cup__call *call)
     if (sums) {
         conv_pack p = weight_pack(&j, sums->data, v.call.y, v.call.y_step);
         p.parts = parts.parts;
+        p.base = v.residual;
+        for (int i = 0; i < 4; i++)
+            p.base_step[i] = v.residual_step[i];
         run_pack(&j, "conv_unpack_columns", &p);
     }
     cup_tensor_free(sums);

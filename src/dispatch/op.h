@@ -75,6 +75,8 @@ typedef struct cup__impl {
     double tolerance; /* in place of the op's, when not 0 */
     double slack;     /* what its results may be off beside, as a part of the element's size and
                          of the whole's: sums that are not kept in f32 */
+    bool overflows;   /* where a result is beyond the dtype's range, it may give anything that is
+                         not finite, as a library that keeps parts of sums in the dtype */
     double hidden_slack; /* the same of hidden results, where those may be off more: not 0 */
     /* Why equal calls may give other bits, in words; NULL when they never do. A deterministic
      * context does without it. */

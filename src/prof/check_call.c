@@ -45,8 +45,11 @@ static bool guards_hold(cup_tensor *t)
 }
 
 static void compare_with_reference(cup__check_call *k, cup_check_result *r, cup_tensor *want,
-                                   cup_tensor *got, double slack, double least)
+                                   cup_tensor *got, const cup__impl *impl, double slack,
+                                   double least)
 {
+    int ways = (k->row->op->slack_by_rows ? CUP__COMPARE_ROWS : 0) |
+               (impl && impl->overflows ? CUP__COMPARE_OVERFLOWS : 0);
     cup_tensor host;
     void *memory = NULL;
     char note[200] = "";
@@ -61,7 +64,7 @@ static void compare_with_reference(cup__check_call *k, cup_check_result *r, cup_
         bool codes = k->row->op->codes && want->dtype == CUP_F64 && cup_dtype_size(b.dtype) == 1;
         double error = codes ? cup__compare_codes(want, &host, slack, least, note, sizeof note)
                              : cup__compare_above(want, &host, slack, least,
-                                                  k->row->op->slack_by_rows, note, sizeof note);
+                                                  ways, note, sizeof note);
         if (error > r->error) {
             r->error = error;
             snprintf(k->note, sizeof k->note, "%s", note);
@@ -88,7 +91,8 @@ static void compare_signs(cup__check_call *k, cup_check_result *r, cup_tensor *y
 }
 
 /* On the CPU, whatever the device is that is checked. */
-static void compare_steady(cup__check_call *k, cup_check_result *r, cup__call *call, double slack)
+static void compare_steady(cup__check_call *k, cup_check_result *r, cup__call *call,
+                           const cup__impl *impl)
 {
     cup_context *c = k->want->c;
     cup_tensor *want[CUP__MAX_OUT] = {NULL}, *got[CUP__MAX_OUT] = {NULL};
@@ -105,7 +109,7 @@ static void compare_steady(cup__check_call *k, cup_check_result *r, cup__call *c
         count = 0;
     }
     for (int i = 0; i < count; i++)
-        compare_with_reference(k, r, want[i], got[i], slack, 0);
+        compare_with_reference(k, r, want[i], got[i], impl, impl ? impl->slack : 0, 0);
     cup__scope_pop(c);
 }
 
@@ -116,16 +120,17 @@ static void compare_all(cup__check_call *k, cup_check_result *r, cup__call *call
     double slack = impl ? impl->slack : 0;
     double hidden = impl && impl->hidden_slack > 0 ? impl->hidden_slack : slack;
     if (k->row->op->steady)
-        compare_steady(k, r, call, slack);
+        compare_steady(k, r, call, impl);
     for (int i = 0; i < call->out_count && !k->row->op->steady; i++)
         if (call->op->signs && call->out[i]->dtype == CUP_U8)
             compare_signs(k, r, call->out[0], call->out[i]);
         else
-            compare_with_reference(k, r, k->want->call.out[i], call->out[i],
+            compare_with_reference(k, r, k->want->call.out[i], call->out[i], impl,
                                    i < k->row->visible ? slack : hidden, k->least_out[i]);
     for (int i = 0; i < call->in_count; i++)
         if (call->in[i] && cup__call_changes(call, i))
-            compare_with_reference(k, r, k->want->in[i], call->in[i], slack, k->least_in[i]);
+            compare_with_reference(k, r, k->want->in[i], call->in[i], impl, slack,
+                                   k->least_in[i]);
 }
 
 static bool same_bits(cup_tensor *a, cup_tensor *b)

@@ -98,7 +98,7 @@ static void hold(cup__graph_result *r, char note[300], cup_tensor *want, cup_ten
         return;
     if (want && got && cup__on_host(got, &host, &memory)) {
         *where = 0;
-        error = cup__compare_above(want, &host, 0, cup__smallest(got->dtype), false, where,
+        error = cup__compare_above(want, &host, 0, cup__smallest(got->dtype), 0, where,
                                   sizeof where);
     }
     cup__free(memory);

@@ -47,7 +47,7 @@ typedef struct comparison {
     const cup_tensor *want, *got;
     const double *forgiven; /* by element; NULL: nothing */
     double slack, least, rms;
-    bool codes, by_rows;
+    bool codes, by_rows, overflows;
     double *of_block; /* the sum of squares, then the largest error */
     int64_t *where;
 } comparison;
@@ -78,6 +78,8 @@ static double error_of(const comparison *c, double w, double g, double forgiven,
     cup_dtype dtype = c->got->dtype;
     bool is_float = cup__dtype_is_float(dtype);
     if (both_special(g, w) || g == w)
+        return 0;
+    if (c->overflows && is_float && !isfinite(g) && fabs(w) >= most[dtype])
         return 0;
     if (is_float && isinf(g) && !isnan(w) && signbit(g) == signbit(w) && isfinite(most[dtype])) {
         if (fabs(w) >= most[dtype])
@@ -167,7 +169,7 @@ static double compare_blocks(comparison *c, int64_t blocks, char *note, size_t n
 double cup__compare(const cup_tensor *want, const cup_tensor *got, double slack, char *note,
                     size_t note_size)
 {
-    return cup__compare_above(want, got, slack, 1e-300, false, note, note_size);
+    return cup__compare_above(want, got, slack, 1e-300, 0, note, note_size);
 }
 
 static double compare(comparison *c, char *note, size_t note_size)
@@ -186,10 +188,14 @@ static double compare(comparison *c, char *note, size_t note_size)
 }
 
 double cup__compare_above(const cup_tensor *want, const cup_tensor *got, double slack, double least,
-                          bool by_rows, char *note, size_t note_size)
+                          int ways, char *note, size_t note_size)
 {
-    comparison c = {
-        .want = want, .got = got, .slack = slack, .least = least, .by_rows = by_rows};
+    comparison c = {.want = want,
+                    .got = got,
+                    .slack = slack,
+                    .least = least,
+                    .by_rows = ways & CUP__COMPARE_ROWS,
+                    .overflows = ways & CUP__COMPARE_OVERFLOWS};
     return compare(&c, note, note_size);
 }
 

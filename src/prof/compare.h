@@ -20,10 +20,15 @@ double cup__smallest(cup_dtype dtype);
 double cup__compare(const cup_tensor *want, const cup_tensor *got, double slack, char *note,
                     size_t note_size);
 
-/* The same where the unit is at least `least`; by rows `slack` is a part of the size of the row,
- * along the last dimension, in place of the whole's. */
+/* The same where the unit is at least `least`, in these ways. */
+enum {
+    CUP__COMPARE_ROWS = 1, /* `slack` is a part of the size of the row, along the last dimension, in
+                              place of the whole's */
+    CUP__COMPARE_OVERFLOWS = 2 /* what is beyond the dtype's range may be anything that is not
+                                  finite */
+};
 double cup__compare_above(const cup_tensor *want, const cup_tensor *got, double slack, double least,
-                          bool by_rows, char *note, size_t note_size);
+                          int ways, char *note, size_t note_size);
 
 /* The same where `forgiven`, a number for each element in order, is taken off its error. */
 double cup__compare_beyond(const cup_tensor *want, const cup_tensor *got, const double *forgiven,

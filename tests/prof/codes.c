@@ -66,8 +66,31 @@ TEST(slack_by_rows_is_of_the_row)
     char note[200];
     g.data = got;
     memcpy(got, large, sizeof got);
-    EXPECT(cup__compare_above(&w, &g, 0.0625, 1e-300, true, note, sizeof note) == 0);
+    EXPECT(cup__compare_above(&w, &g, 0.0625, 1e-300, CUP__COMPARE_ROWS, note, sizeof note) == 0);
     memcpy(got, small, sizeof got);
-    EXPECT(cup__compare_above(&w, &g, 0.125, 1e-300, true, note, sizeof note) > 0);
-    EXPECT(cup__compare_above(&w, &g, 0.25, 1e-300, false, note, sizeof note) == 0);
+    EXPECT(cup__compare_above(&w, &g, 0.125, 1e-300, CUP__COMPARE_ROWS, note, sizeof note) > 0);
+    EXPECT(cup__compare_above(&w, &g, 0.25, 1e-300, 0, note, sizeof note) == 0);
+}
+
+/* Whether f16's `got` will do for `want`, of which the middle of the last number and what would be
+ * the next is 65520. */
+static bool will_do(double want, double got, int ways)
+{
+    uint16_t half;
+    char note[200] = "";
+    cup_tensor w = {.data = &want, .dtype = CUP_F64, .count = 1, .contiguous = true};
+    cup_tensor g = {.data = &half, .dtype = CUP_F16, .count = 1, .contiguous = true};
+    cup__store(&g, 0, got);
+    return cup__compare_above(&w, &g, 0, 1e-300, ways, note, sizeof note) < 4;
+}
+
+TEST(what_overflows_is_not_finite_in_either_way)
+{
+    int library = CUP__COMPARE_OVERFLOWS;
+    EXPECT(will_do(-4e6, -INFINITY, 0) && will_do(-4e6, -INFINITY, library));
+    EXPECT(!will_do(-4e6, INFINITY, 0) && !will_do(-4e6, NAN, 0));
+    EXPECT(will_do(-4e6, INFINITY, library) && will_do(-4e6, NAN, library));
+    EXPECT(!will_do(-4e6, 65504, library) && !will_do(-4e6, 0, library));
+    EXPECT(!will_do(40000, INFINITY, library) && !will_do(40000, NAN, library));
+    EXPECT(!will_do(-40000, INFINITY, library) && will_do(NAN, NAN, library));
 }

@@ -246,11 +246,27 @@ void cup__conv_weight_back(cup__grad *g, cup_tensor *dy, cup_tensor *x, int dims
         g->d_in[1] = d;
 }
 
+static bool lies_alike(const cup_tensor *a, const cup_tensor *b)
+{
+    for (int d = 0; d < a->ndim; d++)
+        if (a->shape[d] > 1 && a->stride[d] != b->stride[d])
+            return false;
+    return true;
+}
+
 cup_status cup__conv_hand_over(cup__call *call, cup_tensor *made)
 {
-    cup_tensor *in[] = {cup__conv_sum(call), made};
-    return in[0] ? cup__call_into(call->c, CUP__OP_add, in, 2, NULL, call->out[0])
-                 : cup__copy_to(call->c, call->out[0], made);
+    cup_context *c = call->c;
+    cup_tensor *sum = cup__conv_sum(call), *even = made;
+    if (!sum)
+        return cup__copy_to(c, call->out[0], made);
+    if (!lies_alike(made, sum)) /* which a copy turns faster than an addition would */
+        even = cup_copy(c, made);
+    if (even)
+        cup__call_into(c, CUP__OP_add, (cup_tensor *[]){sum, even}, 2, NULL, call->out[0]);
+    if (even != made)
+        cup_tensor_free(even);
+    return c->error.status;
 }
 
 cup_status cup__conv_weight_apart(cup__call *call, cup_status (*run)(cup__call *call))

@@ -35,7 +35,7 @@ const cup__impl cup__conv_impls[] = {
     {.name = "simt", .place = CUP__CUDA, .strided = true, CUP__THRESHOLDS(16, 64, 128),
      .refuses = cup__conv_simt_refuses, .run = cup__conv_simt},
     {.name = "cudnn", .place = CUP__CUDA, .strided = true, .refuses = cup__conv_cudnn_refuses,
-     .run = cup__conv_cudnn, .planning = &cup__conv_cudnn_planning},
+     .run = cup__conv_cudnn, .planning = &cup__conv_cudnn_planning, .overflows = true},
     {0},
 };
 
@@ -98,6 +98,6 @@ const cup__impl cup__conv_weight_impls[] = {
     {.name = "simt", .place = CUP__CUDA, .strided = true, CUP__THRESHOLDS(16, 64, 256),
      .refuses = cup__conv_simt_refuses, .run = cup__conv_weight_simt},
     {.name = "cudnn", .place = CUP__CUDA, .strided = true, .refuses = cup__conv_cudnn_refuses,
-     .run = cup__conv_cudnn, .planning = &cup__conv_cudnn_planning},
+     .run = cup__conv_cudnn, .planning = &cup__conv_cudnn_planning, .overflows = true},
     {0},
 };

@@ -3,6 +3,7 @@
 #include "ops/conv/conv_cuda.h"
 
 #define FEW 8                /* channels of the one side at most, */
+#define FEW_PACKED 5         /* in 16 bits where they can be packed for tensor cores instead, */
 #define FEW_SUMS 4           /* and where tensor cores sum over places or many channels, too */
 #define CHUNK 32             /* threads side by side that a row is cut into pieces for */
 #define EACH 4               /* places that a thread has at a time */
@@ -62,7 +63,12 @@ const char *cup__conv_rows_refuses(const cup__call *call)
     const char *why = refuses(call, &v, v.call.y_step);
     if (why)
         return why;
-    return v.call.channels > FEW ? "it sums over many channels" : refuses_residual(&v);
+    if (v.call.channels > FEW)
+        return "it sums over many channels";
+    if (v.call.channels > FEW_PACKED && cup_dtype_size(v.dtype) == 2 &&
+        !cup__conv_wgmma_few_refuses(call))
+        return "tensor cores are faster for so many channels, packed";
+    return refuses_residual(&v);
 }
 
 const char *cup__conv_dots_refuses(const cup__call *call)

@@ -133,6 +133,11 @@ typedef struct cup_custom_op {
     /* `backward` is made of what is recorded: ops, formulas, and other ops of your own, in which
      * kernels and what reads values must stand. Then cup_gradients_recorded goes through it. */
     bool second_derivatives;
+    /* Or NULL: makes the first output once more, a new tensor with the same bits, from the inputs
+     * that the op saves, which alone are set of `g`. What reads that output then does not keep it:
+     * it is there again when backward needs it, once for all who do. Recording is off meanwhile.
+     * Within cup_recompute, which runs forward again anyway, it is kept until backward is done. */
+    cup_tensor *(*again)(cup_context *c, const cup_custom_grad *g);
 } cup_custom_op;
 
 /* Runs the op's forward on up to 32 inputs, which may be NULL if it allows that, and records it as

@@ -95,7 +95,9 @@ static void keep(cup__saved *saved, cup_tensor *t, bool wanted)
 {
     saved->shape = cup__shape_of(t);
     saved->version = t->storage->version;
-    if (wanted) {
+    if (wanted && cup__tape_makes_again(t->context, t)) {
+        saved->maker = t->node;
+    } else if (wanted) {
         cup__tensor_retain(t);
         saved->tensor = t;
     }
@@ -121,6 +123,8 @@ static cup_status record(cup_context *c, const cup_custom_op *op, cup_tensor *co
     if (op->attributes_size)
         memcpy(node->attributes, attributes, op->attributes_size);
     node->custom = memcpy((char *)node->attributes + size, op, sizeof *op);
+    node->makes_again = op->again && c->tape->blocks == 0 && count <= CUP__AGAIN_MOST &&
+                        !(op->saves_outputs & 1);
     for (int i = 0; i < count; i++) {
         if (!inputs[i])
             continue;
@@ -162,6 +166,28 @@ cup_status cup_custom(cup_context *c, const cup_custom_op *from, cup_tensor *con
     if (status != CUP_OK)
         memset(outputs, 0, sizeof *outputs * (size_t)op->output_count);
     return status;
+}
+
+cup_tensor *cup__custom_again(cup_context *c, const cup__node *node, cup_tensor *const *inputs)
+{
+    const cup_custom_op *op = node->custom;
+    const cup_custom_grad g = {.inputs = inputs,
+                               .input_count = node->in_count,
+                               .output_count = node->out_count,
+                               .attributes = node->attributes};
+    cup_scope_open(c);
+    cup_tensor *y = op->again(c, &g);
+    if (said(c, op, "again", y ? CUP_OK : CUP_STATE) == CUP_OK) {
+        cup__shape shape = cup__shape_of(y);
+        bool made = y->context == c && y->scope == (int)c->depth - 1;
+        if (!made || y->dtype != node->out->shape.dtype ||
+            !cup__shape_equal(&shape, &node->out->shape))
+            cup__fail(&c->error, CUP_SHAPE,
+                      "custom %s: its again gives no new tensor of the shape and dtype of its "
+                      "first output",
+                      op->name);
+    }
+    return cup_scope_return(c, c->error.status == CUP_OK ? y : NULL);
 }
 
 static bool came_in(const cup_custom_grad *g, const cup_tensor *d)

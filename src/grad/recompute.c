@@ -149,7 +149,9 @@ static cup_status call_again(cup_context *c, const cup__node *node, cup_tensor *
     const inside block = {node->block, node->blocks, node->block_user};
     uint32_t sequence = c->random.sequence;
     c->random.sequence = node->sequence;
+    c->tape->blocks++;
     cup_status status = call_block(c, &block, inputs, node->in_count, made, node->out_count);
+    c->tape->blocks--;
     c->random.sequence = sequence;
     return status;
 }
@@ -236,10 +238,13 @@ cup_tensor *cup__call_again(const cup__grad *g)
 static cup_tensor *make_again(cup_context *c, const cup__node *node)
 {
     cup_tensor *values[CUP__AGAIN_MOST];
-    for (int i = 0; i < node->in_count + node->out_count; i++) {
+    int saved_count = node->in_count + (node->custom ? 0 : node->out_count);
+    for (int i = 0; i < saved_count; i++) {
         const cup__saved *saved = &node->in[i];
         values[i] = saved->maker ? cup__tape_again(c, saved->maker) : saved->tensor;
     }
+    if (node->custom)
+        return c->error.status == CUP_OK ? cup__custom_again(c, node, values) : NULL;
     const cup__grad g = {.c = c,
                          .row = node->row,
                          .attributes = node->attributes,

@@ -97,17 +97,19 @@ static bool may_be_made_again(const cup__tape *tape, const cup__op *op)
                          (tape->again == CUP_RECOMPUTE_POLICY_NORMS && op->is_norm));
 }
 
-/* Whether backward computes a value again that a call reads: then only what that takes is kept. */
-static bool is_made_again(const cup_context *c, const cup_tensor *t)
+bool cup__tape_makes_again(const cup_context *c, const cup_tensor *t)
 {
-    return c->tape->again && t && !t->is_parameter && t->node &&
-           t->generation == c->tape->generation && t->output == 0 &&
-           c->tape->nodes[t->node - 1]->makes_again;
+    bool made = t && !t->is_parameter && t->node && t->generation == c->tape->generation;
+    if (!made || t->output > 0)
+        return false;
+    const cup__node *maker = c->tape->nodes[t->node - 1];
+    return maker->makes_again && (c->tape->again || maker->custom);
 }
 
 static void keep_input(cup__call *call, cup__node *node, int i, bool wanted)
 {
-    bool again = wanted && !cup__call_changes(call, i) && is_made_again(call->c, call->in[i]);
+    bool again = wanted && !cup__call_changes(call, i) &&
+                 cup__tape_makes_again(call->c, call->in[i]);
     keep_value(&node->in[i], call->in[i], wanted && !again);
     if (again)
         node->in[i].maker = call->in[i]->node;

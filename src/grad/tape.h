@@ -55,6 +55,7 @@ typedef struct cup__tape {
     bool keep;           /* backward leaves what was recorded */
     cup_recompute_policy again; /* see cup_recompute_results */
     cup__uses *inside;   /* of the block that is computed without being recorded; or NULL */
+    int blocks;          /* that are computed again, one within the other */
     const cup__grad_watch *watch; /* of the next backward; or NULL */
 } cup__tape;
 
@@ -118,6 +119,8 @@ cup_status cup__tape_walk(cup_context *c, const cup__walk *walk, size_t last, si
 cup_status cup__recompute_backward(cup_context *c, const cup__walk *walk, cup__node *node,
                                    const bool *wanted, cup_tensor **d_in);
 
+/* Whether backward makes a value again that a call reads: then only what that takes is kept. */
+bool cup__tape_makes_again(const cup_context *c, const cup_tensor *t);
 /* The first result of a node, computed again once and then there until that node's own turn; NULL
  * with an error. */
 cup_tensor *cup__tape_again(cup_context *c, uint32_t number);
@@ -125,6 +128,9 @@ cup_tensor *cup__tape_again(cup_context *c, uint32_t number);
 /* Fails where a value that the node has saved was changed since. */
 cup_status cup__tape_check(cup_context *c, const cup__node *node);
 
+/* The first output of a user's op once more, from inputs of which those are there that it saves;
+ * NULL with an error. */
+cup_tensor *cup__custom_again(cup_context *c, const cup__node *node, cup_tensor *const *inputs);
 /* Runs the backward of a user's op and checks what it gives. */
 cup_status cup__custom_backward(cup_context *c, const cup__node *node, const cup_custom_grad *g);
 

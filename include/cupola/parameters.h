@@ -162,10 +162,11 @@ CUP_API bool cup_parameters_fp8(cup_parameters *list, bool on);
 
 /* Whether processes that share out the list (cup_parameters_among) share out the tokens between its
  * blocks, too (sequence parallel): each norms and adds up its own part, and keeps that alone
- * for backward; attention and MLPs gather all before they begin, and what they have parts of is
- * added up to each process's own tokens. It is off in a new list, and changes nothing of one that
- * nobody shares out; returns what it was. Dropout of what blocks add is refused meanwhile. Until
- * backward is done with a block of cup_recompute it must stay as it was when the block ran. */
+ * for backward; attention and MLPs gather all before they begin, and again in backward, and what
+ * they have parts of is added up to each process's own tokens. It is off in a new list, and changes
+ * nothing of one that nobody shares out; returns what it was. Dropout of what blocks add is refused
+ * meanwhile. Until backward is done with a block of cup_recompute it must stay as it was when the
+ * block ran. */
 CUP_API bool cup_parameters_sequence(cup_parameters *list, bool on);
 /* What transformer layers of such a list are called with, and what they give: of x [B,T,width],
  * which all have, this process's rows as [1,R,width], of B T = R times the processes; and all of

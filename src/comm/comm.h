@@ -75,6 +75,11 @@ cup_status cup__comm_bring_begin(cup_comm *m, cup_tensor *const *tensors, const 
 /* Where a process's `length` positions stand in whole sequences, see cup_comm_part. */
 cup__stretches cup__comm_stretches(const cup_comm *m, int rank, int64_t length);
 
+/* The elements of all processes' x, those of one behind those of the next, in this shape, which
+ * backward gathers again for those who read it; it adds up gradients for each its own. NULL with an
+ * error. */
+cup_tensor *cup__comm_gather_again(cup_comm *m, cup_tensor *x, int ndim, const int64_t *shape);
+
 /* Sends each of `from` to the next process, and takes `to` from the one before, begun likewise. */
 cup_status cup__comm_rotate_begin(cup_comm *m, cup_tensor *const *from, cup_tensor *const *to,
                                   int count);

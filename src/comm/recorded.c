@@ -201,6 +201,63 @@ cup_tensor *cup_comm_gather(cup_comm *m, cup_tensor *x)
     return record(m, &gather, x, &m);
 }
 
+/* Of a gather that is made again: what it is of, and what it gives. */
+typedef struct gathering {
+    cup_comm *m;
+    int ndim, own_ndim;
+    int64_t shape[CUP_MAX_DIMS], own[CUP_MAX_DIMS];
+} gathering;
+
+static cup_tensor *gathered(cup_context *c, cup_tensor *x, const gathering *g)
+{
+    cup_tensor *from = x ? cup__contiguous(c, x) : NULL;
+    cup_tensor *all = from ? cup_tensor_new(c, x->dtype, g->ndim, g->shape) : NULL;
+    return all && cup_comm_all_gather(g->m, from, all) == CUP_OK ? all : NULL;
+}
+
+static cup_status again_forward(cup_context *c, cup_tensor *const *in, int count,
+                                const void *attributes, cup_tensor **out)
+{
+    (void)count;
+    out[0] = gathered(c, in[0], attributes);
+    return c->error.status;
+}
+
+static cup_tensor *again_again(cup_context *c, const cup_custom_grad *g)
+{
+    return gathered(c, g->inputs[0], g->attributes);
+}
+
+static cup_status again_backward(cup_context *c, const cup_custom_grad *g)
+{
+    const gathering *of = g->attributes;
+    const int64_t rows[] = {cup_comm_count(of->m), -1};
+    cup_tensor *d = cup_reshape(c, g->d_outputs[0], 2, rows);
+    g->d_inputs[0] = d ? cup_reshape(c, cup_comm_sum_scatter(of->m, d), of->own_ndim, of->own)
+                       : NULL;
+    return c->error.status;
+}
+
+static const cup_custom_op gather_again = {.size = sizeof gather_again,
+                                           .name = "comm_gather",
+                                           .output_count = 1,
+                                           .saves_inputs = 1,
+                                           .attributes_size = sizeof(gathering),
+                                           .forward = again_forward,
+                                           .backward = again_backward,
+                                           .second_derivatives = true,
+                                           .again = again_again};
+
+cup_tensor *cup__comm_gather_again(cup_comm *m, cup_tensor *x, int ndim, const int64_t *shape)
+{
+    gathering g = {.m = m, .ndim = ndim, .own_ndim = x ? x->ndim : 0};
+    for (int i = 0; i < ndim; i++)
+        g.shape[i] = shape[i];
+    for (int i = 0; i < g.own_ndim; i++)
+        g.own[i] = x->shape[i];
+    return record(m, &gather_again, x, &g);
+}
+
 static cup_status scatter_forward(cup_context *c, cup_tensor *const *in, int count,
                                   const void *attributes, cup_tensor **out)
 {

@@ -1,4 +1,5 @@
 /* What processes that share out a model get from each other, beside sums. */
+#include "comm/comm.h"
 #include "cupola/grad.h"
 #include "cupola/ops.h"
 #include "nn/layers.h"
@@ -132,10 +133,14 @@ cup_tensor *cup_parameters_rows_join(cup_parameters *list, cup_tensor *x)
     cup_context *c = cup__parameters_context(list);
     const cup__parameters_modes *modes = cup__parameters_modes_of(list);
     const int64_t whole[] = {modes->batch, modes->length, x->shape[x->ndim - 1]};
-    cup_scope_open(c);
-    cup_tensor *all = flat(c, x);
-    all = all ? cup_comm_gather(modes->among, all) : NULL;
-    return cup_scope_return(c, all ? cup_reshape(c, all, 3, whole) : NULL);
+    if (modes->batch * modes->length * whole[2] != x->count * cup_comm_count(modes->among)) {
+        char text[CUP__SHAPE_TEXT];
+        cup__fail(&c->error, CUP_SHAPE,
+                  "tokens %s are no part of the %lld x %lld that were shared out last",
+                  cup__tensor_text(x, text), (long long)modes->batch, (long long)modes->length);
+        return NULL;
+    }
+    return cup__comm_gather_again(modes->among, x, 3, whole);
 }
 
 cup_tensor *cup__rows_sum(const cup_parameters *list, cup_comm *m, cup_tensor *x)

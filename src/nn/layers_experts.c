@@ -187,7 +187,7 @@ typedef struct routing {
     cup_comm *parts; /* of those that have the other parts of all experts, or NULL */
     cup_comm *alike; /* beside `comm`: of those that have the same rows, or NULL */
     int64_t rows, each, experts;
-    cup_tensor *x;           /* [rows,width] */
+    cup_tensor *given, *x;   /* [..,width], and as [rows,width] */
     cup_tensor *logits, *p;  /* [rows,experts] */
     cup_tensor *weight;      /* [rows,each] */
     cup_tensor *expert;      /* [M] i64, of each pair */
@@ -226,7 +226,9 @@ static cup_status choose(routing *r)
 {
     cup_context *c = r->c;
     const int64_t last = -1;
-    cup_tensor *logits = cup_linear(c, r->x, r->layer->router, NULL), *chosen;
+    /* Of what is given, which backward may make again, and not of a view of it. */
+    cup_tensor *logits = cup_linear(c, r->given, r->layer->router, NULL), *chosen;
+    logits = logits ? cup_reshape(c, logits, 2, (int64_t[]){r->rows, r->experts}) : NULL;
     if (!logits)
         return cup_error(c);
     r->logits = logits->dtype == CUP_F64 ? logits : cup_cast(c, logits, CUP_F32);
@@ -468,7 +470,7 @@ cup_tensor *cup_experts_layer_pass(const cup_experts_layer *layer, cup_tensor *x
     cup_parameters *list = layer->layer.parameters;
     routing r = {.c = c, .layer = layer, .comm = sharers_of(list, layer->up, false),
                  .parts = sharers_of(list, layer->up, true), .each = layer->each,
-                 .experts = layer->router->shape[0]};
+                 .experts = layer->router->shape[0], .given = x};
     r.alike = r.comm ? cup_parameters_comm(list) : NULL;
     cup_tensor *y = NULL, *extra = NULL;
     r.rows = x->count / layer->router->shape[1];

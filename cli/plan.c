@@ -43,6 +43,8 @@ static const cli_option options[] = {
      "tried"},
     {"zero", INTEGER(train_given, zero, 0, 3), "STAGE", NULL,
      "this stage alone; without it all are tried"},
+    {"sequence-parallel", FLAG(train_given, sequence), NULL, NULL,
+     "share out the tokens between blocks where a split has tp, as train does"},
     {"network", REAL(train_given, nic, 0.001, 1e6), "GBIT", "400",
      "what a GPU's own adapter brings to other nodes in a second, of which 90 % are taken to be "
      "reached"},
@@ -230,6 +232,7 @@ static int choose(plan_run *r)
     bool large = !strncmp(given->preset, "gpt2", 4);
     r->training = cup_preset_find(given->preset)->training;
     r->training.dtype = CUP_BF16;
+    r->training.sequence = given->sequence;
     if (given->from && cup_gpt_config_load(r->c, given->from, &r->training.model) != CUP_OK)
         return cli_report(r->c);
     if (given->vocabulary || !given->from)
@@ -243,7 +246,7 @@ static int choose(plan_run *r)
 static int check_given(const cli_call *call)
 {
     static const char *const several[] = {"nodes",      "texts",   "parallel", "zero",
-                                          "interleave", "network", "link"};
+                                          "interleave", "network", "link",     "sequence-parallel"};
     const train_given *given = call->given;
     for (size_t i = 0; i < sizeof several / sizeof *several && !given->gpus; i++)
         if (call_has(call, several[i]))

@@ -71,6 +71,7 @@ static void print_split(const plan_split *split)
 static void print_cure(const plan_scene *s, const plan_split *best)
 {
     char text[64], has[32], gpus[32] = "", words[64] = "", again[32] = "";
+    bool sequence = s->training.sequence && best->tensor > 1;
     if (!best->fits) {
         double room = s->card.memory_bytes;
         room = s->limit ? fmin(room, (double)s->limit) : room;
@@ -89,9 +90,9 @@ static void print_cure(const plan_scene *s, const plan_split *best)
                  cup_recompute_policy_name(best->recompute));
     if (s->cluster.nodes == 1)
         snprintf(gpus, sizeof gpus, " --gpus %lld", (long long)s->cluster.gpus);
-    printf("\nBest: cupola train%s --parallel %s%s --batch %lld --accumulate %lld%s ..\n",
-           gpus, split_text(best, text), words, (long long)best->batch, (long long)best->accumulate,
-           again);
+    printf("\nBest: cupola train%s --parallel %s%s%s --batch %lld --accumulate %lld%s ..\n",
+           gpus, split_text(best, text), sequence ? " --sequence-parallel" : "", words,
+           (long long)best->batch, (long long)best->accumulate, again);
 }
 
 static void print_head(const plan_scene *s)
@@ -127,6 +128,7 @@ static void write_split(cli_json *w, const plan_scene *s, const plan_split *spli
     json_add_integer(w, "interleave", split->chunks);
     json_add_integer(w, "tp", split->tensor);
     json_add_integer(w, "ep", split->expert > 1 ? split->expert : 1);
+    json_add_boolean(w, "sequence_parallel", s->training.sequence && split->tensor > 1);
     json_add_integer(w, "zero", split->zero);
     json_add_integer(w, "batch", split->batch);
     json_add_integer(w, "accumulate", split->accumulate);
@@ -193,6 +195,8 @@ static int find_wish(const cli_call *call, const cup_training *a, plan_wish *wis
 {
     const train_given *given = call->given;
     train_parts parts;
+    if (given->sequence && a->model.dropout > 0)
+        return cli_usage("--sequence-parallel does not know of dropout: give --dropout 0, too");
     bool kept = call_has(call, "batch") || call_has(call, "accumulate");
     *wish = (plan_wish){.batch = kept ? a->batch : 0,
                         .chunks = call_has(call, "interleave") ? given->interleave : 0,

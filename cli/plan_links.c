@@ -93,6 +93,15 @@ double plan_block_sum(const plan_cluster *k, plan_group group, double bytes)
     return plan_all_reduce(k, group, bytes) + AROUND_SECONDS + AROUND_BYTES * bytes;
 }
 
+double plan_block_half(const plan_cluster *k, plan_group group, double bytes)
+{
+    double count = (double)group.count;
+    if (group.count < 2)
+        return 0;
+    double around = AROUND_SECONDS + AROUND_BYTES / 2 * bytes;
+    return curve(k, group, (count - 1) / count * bytes) + around;
+}
+
 double plan_exchange(const plan_cluster *k, plan_group group, double bytes)
 {
     return group.count > 1 ? curve(k, group, bytes) : 0;

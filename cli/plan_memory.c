@@ -1,5 +1,6 @@
 /* What one way to share a step needs of a GPU's memory. */
 #include <math.h>
+#include <stdio.h>
 
 #include "cli/common/exit.h"
 #include "cli/plan_piece.h"
@@ -7,6 +8,38 @@
 /* What the driver keeps, and NCCL, which is not measured, where there are several. */
 #define DRIVER_BYTES (1.5 * (1 << 30))
 #define NCCL_BYTES (0.5 * (1 << 30))
+
+bool plan_sequence_is(const plan_scene *s, const plan_split *split)
+{
+    return s->training.sequence && split->tensor > 1;
+}
+
+/* What blocks keep of the width of all tokens: what norms are given and what they give, which
+ * backward may make again; or what a block is given. */
+double plan_sequence_less(const plan_scene *s, const plan_split *split)
+{
+    static const double kept[] = {[CUP_RECOMPUTE_POLICY_NONE] = 4,
+                                  [CUP_RECOMPUTE_POLICY_NORMS] = 2,
+                                  [CUP_RECOMPUTE_POLICY_POINTWISE] = 2,
+                                  [CUP_RECOMPUTE_POLICY_BLOCK] = 1};
+    const cup_gpt_config *g = &s->training.model;
+    double tokens = (double)(split->texts * g->context / split->ring);
+    double width = (double)(g->width * cup_dtype_size(s->training.dtype));
+    double others = 1 - 1 / (double)split->tensor;
+    return plan_sequence_is(s, split) ? kept[split->recompute] * others * tokens * width : 0;
+}
+
+bool plan_sequence_share(const plan_scene *s, const plan_split *split, char why[PLAN_WHY])
+{
+    const cup_gpt_config *g = &s->training.model;
+    int64_t tokens = split->texts * (g->context / split->ring);
+    if (!plan_sequence_is(s, split) || tokens % split->tensor == 0)
+        return true;
+    snprintf(why, PLAN_WHY, "%lld tokens at once are no %lld equal parts between blocks; make the "
+                            "batch or the context a multiple",
+             (long long)tokens, (long long)split->tensor);
+    return false;
+}
 
 /* Less than all that is there at a time: so much is needed at least. */
 static double least_needed(const plan_scene *s, const plan_split *split, const piece *p)
@@ -115,6 +148,8 @@ int plan_memory(plan_scene *s, plan_split *split)
     double share = plan_share_of(s, split), needed = (double)plan.held_bytes;
     int64_t ahead = split->batches < split->stages ? split->batches : split->stages;
     needed += more_of_ring(s, split, &plan) - less_of_experts(s, split, &plan);
+    /* A block whose turn it is has the whole of its tokens. */
+    needed -= (double)(blocks - 1) * plan_sequence_less(s, split);
     double first = needed - p.kept.ends + (double)((ahead - 1) * blocks) * p.kept.block;
     double last = needed + (last_ahead(split) - 1) * (double)blocks * p.kept.block;
     needed = split->stages > 1 ? fmax(first, last) : needed;

@@ -51,6 +51,12 @@ double plan_experts_seconds(const plan_scene *s, const plan_split *split);
 double plan_experts_choices(const plan_scene *s, const plan_split *split);
 bool plan_experts_share(const plan_scene *s, const plan_split *split, char why[PLAN_WHY]);
 
+/* Whether tokens between blocks are shared out, and bytes that a block keeps less of a batch then;
+ * whether they can be, else with a sentence in `why`. */
+bool plan_sequence_is(const plan_scene *s, const plan_split *split);
+double plan_sequence_less(const plan_scene *s, const plan_split *split);
+bool plan_sequence_share(const plan_scene *s, const plan_split *split, char why[PLAN_WHY]);
+
 /* The keys and values of a batch in a block that a process of a ring has. */
 double plan_ring_bytes(const plan_scene *s, const plan_split *split);
 

@@ -59,7 +59,8 @@ static bool is_same(const plan_part *a, const plan_part *b)
            a->texts == b->texts && a->batches == b->batches && a->recompute == b->recompute;
 }
 
-/* Attention, and ops that steps end with; Muon's products are not told from those of the model. */
+/* Attention, norms, and ops that steps end with; Muon's products are not told from those of the
+ * model. */
 static void on_op(const cup_plan_op *op, void *user)
 {
     plan_seconds *seconds = user;
@@ -70,6 +71,8 @@ static void on_op(const cup_plan_op *op, void *user)
         seconds->optimizer += op->seconds;
     if (!strncmp(op->name, "qkv_attention", 13))
         seconds->attention += op->seconds;
+    if (strstr(op->name, "layernorm") || strstr(op->name, "rmsnorm"))
+        seconds->norms += op->seconds;
 }
 
 int plan_rehearse(plan_scene *s, const plan_part *part, cup_plan *out, plan_seconds *seconds)
@@ -92,6 +95,7 @@ int plan_rehearse(plan_scene *s, const plan_part *part, cup_plan *out, plan_seco
         a.accumulate = part->batches;
         a.recompute = part->recompute;
         a.recompute_blocks = 0;
+        a.sequence = false;
         if (cup_training_plan(s->c, &a, s->card.name, out, on_op, &ends) != CUP_OK) {
             int code = cli_exit_of(cup_error(s->c));
             snprintf(s->why, sizeof s->why, "%s", cup_error_text(s->c));
@@ -164,6 +168,10 @@ int plan_piece_of(plan_scene *s, const plan_split *split, piece *out)
     out->states = pair_of((double)a->optimizer_bytes, (double)b->optimizer_bytes);
     out->kept = pair_of((double)a->kept_bytes, (double)b->kept_bytes);
     take_off(s, split, out);
+    out->kept.block -= plan_sequence_less(s, split);
+    if (plan_sequence_is(s, split))
+        out->batch.block -=
+            (1 - 1 / (double)split->tensor) * (ends[1][0].norms - ends[0][0].norms);
     return CLI_OK;
 }
 
@@ -218,10 +226,18 @@ bool plan_computes_twice(const plan_split *split)
     return split->recompute == CUP_RECOMPUTE_POLICY_BLOCK;
 }
 
-/* What a batch's sums inside blocks and between stages take. */
+/* What a batch's sums inside blocks and between stages take. Of tokens that are shared out each sum
+ * is two halves, with kernels between them, and what products were given is gathered once more in
+ * backward where it is not computed twice. */
 static pair tensor_sums(const plan_scene *s, const plan_split *split, double between)
 {
-    double one = plan_block_sum(&s->cluster, (plan_group){split->tensor, 1}, between);
+    plan_group group = {split->tensor, 1};
+    double one = plan_block_sum(&s->cluster, group, between);
+    double half = plan_block_half(&s->cluster, group, between);
+    if (plan_sequence_is(s, split))
+        return (pair){.block = half * (plan_computes_twice(split) ? 12 : 10) +
+                               plan_experts_choices(s, split),
+                      .ends = 4 * half};
     double block = one * (plan_computes_twice(split) ? 6 : 4) + plan_experts_choices(s, split);
     return (pair){.block = block, .ends = 2 * one};
 }
@@ -424,7 +440,7 @@ bool plan_share(const plan_scene *s, int64_t batch, plan_split *split, char why[
     split->batches = split->accumulate * parts / split->copies;
     split->texts = batch / parts;
     if (s->texts % batch == 0 && batch % parts == 0)
-        return true;
+        return plan_sequence_share(s, split, why);
     snprintf(why, PLAN_WHY,
              "%lld texts of a step, %lld at once, cannot be shared equally by %lld copies of the "
              "model; give a multiple of both with --texts, or another --batch",

@@ -27,6 +27,8 @@ double plan_all_reduce(const plan_cluster *k, plan_group group, double bytes);
 double plan_spread(const plan_cluster *k, plan_group group, double bytes);
 double plan_send(const plan_cluster *k, plan_group group, double bytes);
 double plan_block_sum(const plan_cluster *k, plan_group group, double bytes);
+/* Half of such a sum: all get what each has, or each has a part of the sum. */
+double plan_block_half(const plan_cluster *k, plan_group group, double bytes);
 /* Where each sends so many bytes to all others together. */
 double plan_exchange(const plan_cluster *k, plan_group group, double bytes);
 /* And for what goes round in attention, to the next one. */
@@ -82,14 +84,14 @@ typedef struct plan_scene {
 
 /* What a part of the model takes, of so many blocks, shared out by so many GPUs, with a part of
  * each text. Each is rehearsed once. `seconds`, which may be NULL, takes those of the optimizer's
- * own ops and of attention in a step. Returns an exit code, of which `why` of the scene has the
- * sentence. */
+ * own ops, of attention and of norms in a step. Returns an exit code, of which `why` of the scene
+ * has the sentence. */
 typedef struct plan_part {
     int64_t blocks, tensor, ring, texts, batches;
     cup_recompute_policy recompute;
 } plan_part;
 typedef struct plan_seconds {
-    double optimizer, attention;
+    double optimizer, attention, norms;
 } plan_seconds;
 int plan_rehearse(plan_scene *s, const plan_part *part, cup_plan *out, plan_seconds *seconds);
 void plan_forget(plan_scene *s);

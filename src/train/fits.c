@@ -180,6 +180,21 @@ static double made_again(const cup_training *a, double layers, const double *les
     return (those - there) * each + (layers - those) * other;
 }
 
+double cup__sequence_less(const cup_training *a)
+{
+    static const double kept[] = {[CUP_RECOMPUTE_POLICY_NONE] = 4,
+                                  [CUP_RECOMPUTE_POLICY_NORMS] = 2,
+                                  [CUP_RECOMPUTE_POLICY_POINTWISE] = 2,
+                                  [CUP_RECOMPUTE_POLICY_BLOCK] = 1};
+    double layers = (double)cup__training_blocks(a), processes = (double)processes_of(a);
+    double again = a->recompute_blocks > 0 ? (double)a->recompute_blocks : layers;
+    again = again < layers ? again : layers;
+    double each = kept[a->recompute], other = kept[cup__gpt_policy_before(a->recompute)];
+    double bytes = tokens_of(a) * (double)(a->model.width * cup_dtype_size(a->dtype));
+    double mean = layers > 0 ? (again * each + (layers - again) * other) / layers : 0;
+    return a->sequence ? mean * (1 - 1 / processes) * bytes : 0;
+}
+
 /* What forward keeps of a batch for backward. In a block: what both norms give and the sum before
  * the second, queries, keys and values, what attention and the MLP give and add, and inside the MLP
  * what goes into its function and what comes out. A block that is computed again is there together
@@ -210,6 +225,7 @@ static double kept_bytes(const cup_training *a)
         blocks += 2 * block;
     /* A stage keeps as many batches as there are stages behind it, and the last one the logits. */
     int64_t kept = a->accumulate < stages_of(a) ? a->accumulate : stages_of(a);
+    blocks -= (layers - 1) * cup__sequence_less(a) / (tokens * size);
     blocks *= (double)(kept > 1 ? kept : 1);
     double logits = tokens * (double)cup__gpt_rows(g) * size;
     double most = (double)(a->logits_most > 0 ? a->logits_most : CUP__GPT_LOGITS_MOST);

@@ -161,7 +161,8 @@ static cup_status add_stages(cup_context *c, const cup_training *a, double *held
     CUP_TRY(kept_by(c, a, 1, &one));
     CUP_TRY(kept_by(c, a, 2, &two));
     double experts = a->recompute == CUP_RECOMPUTE_POLICY_BLOCK ? 0 : cup__experts_more(a);
-    double blocks = (double)cup__training_blocks(a) * (two - one + experts);
+    double each = two - one + experts - cup__sequence_less(a);
+    double blocks = (double)cup__training_blocks(a) * each;
     double first = smaller((double)a->accumulate, stages) - 1;
     double last = smaller((double)a->accumulate, ((chunks - 1) * stages + 1) / chunks) - 1;
     double ends = 2 * one - two;
@@ -272,6 +273,8 @@ cup_status cup__training_policy_needs(cup_context *c, const cup_training *a, dou
         own.accumulate = 2;
     CUP_TRY(rehearse(c, &own, &r));
     *bytes = r.held + more_of_ring(a, &r) - less_of_experts(a, &r);
+    /* A block whose turn it is has the whole of its tokens. */
+    *bytes -= (double)(cup__training_blocks(a) - 1) * cup__sequence_less(a);
     if (a->stages > 1)
         CUP_TRY(add_stages(c, a, bytes));
     take_off_split(a, &r, bytes);

@@ -63,6 +63,9 @@ double cup__training_needs(const cup_training *training);
 double cup__experts_away(const cup_training *training);
 double cup__experts_more(const cup_training *training);
 double cup__experts_evaluated(const cup_training *training);
+/* Bytes that a block keeps less of a batch, on average, where tokens between blocks are shared
+ * out. */
+double cup__sequence_less(const cup_training *training);
 
 /* The blocks of the stage that has most of them; and makes the training that of one process, as if
  * it were alone with what it has of the model: its heads, inner width and vocabulary, its part of

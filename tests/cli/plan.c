@@ -478,6 +478,7 @@ TEST(plan_refuses_what_cannot_be_shared)
         {"--gpus 4 --parallel dp=4 --interleave 2", "--interleave 2 is of the stages"},
         {"--interleave 2", "--interleave is of several GPUs: give --gpus"},
         {"--gpus 4 --experts 3 --parallel dp=4,ep=2", "does not share out 3 experts equally"},
+        {"--gpus 4 --dropout 0.1 --sequence-parallel", "does not know of dropout"},
         {"--gpus 4 --experts 4 --parallel tp=4,ep=2", "of tp a multiple, and ep by tp of cp"},
         {"--experts-per-token 2", "of which there are none; set experts"},
         {"--gpus 13 --nodes 1 --parallel pp=13", "pp=13 are too many stages for 12 blocks"},

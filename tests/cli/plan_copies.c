@@ -78,3 +78,26 @@ TEST(plan_splits_states_of_experts_that_are_shared_out)
     row shared = split(MIXED "--zero 3 --link 10 --parallel dp=8,ep=4");
     EXPECT(shared.weights > 0 && shared.weights < 0.5 * all.weights);
 }
+
+#define CUT "--preset gpt2-774m --heads 16 --width 2048 --gpus 8 --texts 32 --zero 0 "
+
+/* Tokens between blocks that are shared out are kept in parts, and take longer on the way. */
+TEST(plan_shares_out_tokens_between_blocks)
+{
+    static const char *const policies[] = {"none", "norms", "pointwise", "block"};
+    for (int i = 0; i < 4; i++) {
+        char words[300];
+        row two[2];
+        for (int on = 0; on < 2; on++) {
+            snprintf(words, sizeof words,
+                     CUT "--parallel dp=1,tp=8 --batch 32 --recompute %s %s", policies[i],
+                     on ? "--sequence-parallel" : "");
+            two[on] = split(words);
+            EXPECT((strstr(out, "\"sequence_parallel\": true") != NULL) == on);
+        }
+        /* Of 35 of 36 blocks 7/8 of 4, 2 or 1 times the width of 32 x 1024 tokens. */
+        double less = 35 * 0.875 * 32 * 1024 * 2048 * 2 * (i == 0 ? 4 : i < 3 ? 2 : 1);
+        EXPECT_NEAR(two[0].needed - two[1].needed, less, 1);
+        EXPECT(two[1].tensor > two[0].tensor && two[1].tensor < 1.6 * two[0].tensor);
+    }
+}

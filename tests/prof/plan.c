@@ -152,6 +152,7 @@ typedef struct shared {
     cup_recompute_policy recompute;
     int copies, zero;
     int64_t ring, expert;
+    bool sequence;
 } shared;
 
 static const shared splits[] = {
@@ -180,6 +181,12 @@ static const shared splits[] = {
      CUP_RECOMPUTE_POLICY_POINTWISE, 2, 3, .expert = 4},
     {"dp=2,pp=2,ep=2 --interleave 1 --experts 4 --accumulate 4 --zero 2", 1, 2, 2,
      CUP_RECOMPUTE_POLICY_NONE, 2, 2, .expert = 2},
+    {"tp=2 --sequence-parallel --dropout 0 --accumulate 1", 2, 1, 1, CUP_RECOMPUTE_POLICY_NONE, 1,
+     0, .sequence = true},
+    {"pp=2,tp=3 --sequence-parallel --dropout 0 --interleave 1 --accumulate 4", 3, 2, 4,
+     CUP_RECOMPUTE_POLICY_NORMS, 1, 0, .sequence = true},
+    {"dp=2,tp=2 --sequence-parallel --dropout 0 --accumulate 4 --zero 2", 2, 1, 2,
+     CUP_RECOMPUTE_POLICY_BLOCK, 2, 2, .sequence = true},
 };
 
 static cup_training training_of(const shared *split, cup_comm *all)
@@ -196,6 +203,8 @@ static cup_training training_of(const shared *split, cup_comm *all)
     a.stages = split->stages;
     a.ring = split->ring;
     a.expert = split->expert;
+    a.sequence = split->sequence;
+    a.model.dropout = split->sequence ? 0 : a.model.dropout;
     a.lora_rank = strstr(split->words, "--lora 64") ? 64 : 0;
     a.optimizer.split = split->zero ? all : NULL;
     a.optimizer.stage = split->zero;

@@ -79,3 +79,42 @@ TEST(parallel_policies_are_those_of_who_has_least)
     together(2, choose, &(parts){.stages = 2, .gated = true});
     together(2, choose, &(parts){.ring = 2});
 }
+
+static int64_t peak_of(cup_context *c)
+{
+    cup__memory_use use;
+    c->device->calls->memory_use(c->device, &use);
+    return use.peak_allocated;
+}
+
+/* All that stands between blocks is kept in parts, what is gathered for products among it. */
+static void keep_parts(cup_context *c, cup_comm *comm, void *user)
+{
+    parts p = *(const parts *)user;
+    cup_training_point points[MOST_POINTS];
+    cup_training a = training_of(&p);
+    a.model.layers = 8;
+    a.batch = 8;
+    a.steps = 2;
+    a.evaluate_every = 0;
+    a.recompute = p.gated ? CUP_RECOMPUTE_POLICY_NORMS : CUP_RECOMPUTE_POLICY_NONE;
+    p.sequence = true;
+    parted_run(c, comm, a, p, NULL, false, points);
+    int64_t less = peak_of(c);
+    p.sequence = false;
+    parted_run(c, comm, a, p, NULL, false, points);
+    int64_t more = peak_of(c);
+    a.tensor = p.tensor;
+    a.sequence = true;
+    double expected = (double)(a.model.layers - 1) * cup__sequence_less(&a);
+    double found = (double)(more - less);
+    if (!(found > 0.9 * expected && found < 1.3 * expected))
+        wrong("%g bytes less, %g were expected; %s", found, expected, cup_error_text(c));
+}
+
+TEST(parallel_tokens_between_blocks_are_kept_in_parts)
+{
+    together(2, keep_parts, &(parts){.tensor = 2});
+    together(4, keep_parts, &(parts){.tensor = 4});
+    together(2, keep_parts, &(parts){.tensor = 2, .gated = true});
+}

@@ -18,6 +18,10 @@ static const image_case cases[] = {
     {2, 128, 7, 200, 1, 1, 1}, {5, 17, 12, 9, 3, 1, 1},  {2, 36, 11, 24, 3, 2, 2},
     {1, 66, 8, 150, 3, 1, 3},  {4, 6, 16, 32, 7, 3, 1},  {1, 130, 5, 258, 3, 1, 2}};
 
+/* As large as those that a GPU rounds to f16 first. */
+static const image_case large_cases[] = {
+    {4, 64, 32, 128, 3, 1, 1}, {4, 128, 32, 128, 3, 1, 2}, {4, 64, 64, 128, 3, 2, 1}};
+
 enum { X, WEIGHT, DY, INPUTS };
 enum { Y, DX, DWEIGHT, RESULTS };
 
@@ -129,23 +133,29 @@ static void fill(const image_case *k, double size, bool infinite, double **in)
     }
 }
 
+static void check_one(cup_context *c, cup_context *exact, const image_case *k,
+                      const char *precision, double size, bool infinite)
+{
+    double *in[INPUTS], *got[RESULTS], *want[RESULTS], *sizes[RESULTS];
+    EXPECT_INT(cup_precision(c, precision), CUP_OK);
+    fill(k, size, infinite, in);
+    run(exact, k, in, CUP_F64, false, false, want);
+    run(exact, k, in, CUP_F64, true, false, sizes);
+    for (int last = 0; last < 2; last++) {
+        run(c, k, in, CUP_F32, false, last, got);
+        expect_within(k, precision, got, want, sizes);
+        drop(got, RESULTS);
+    }
+    drop(in, INPUTS);
+    drop(want, RESULTS);
+    drop(sizes, RESULTS);
+}
+
 static void check(cup_context *c, cup_context *exact, const char *precision, double size,
                   bool infinite)
 {
-    EXPECT_INT(cup_precision(c, precision), CUP_OK);
-    for (size_t i = 0; i < 2 * sizeof cases / sizeof *cases; i++) {
-        const image_case *k = &cases[i / 2];
-        double *in[INPUTS], *got[RESULTS], *want[RESULTS], *sizes[RESULTS];
-        fill(k, size, infinite, in);
-        run(c, k, in, CUP_F32, false, i % 2, got);
-        run(exact, k, in, CUP_F64, false, false, want);
-        run(exact, k, in, CUP_F64, true, false, sizes);
-        expect_within(k, precision, got, want, sizes);
-        drop(in, INPUTS);
-        drop(got, RESULTS);
-        drop(want, RESULTS);
-        drop(sizes, RESULTS);
-    }
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+        check_one(c, exact, &cases[i], precision, size, infinite);
 }
 
 static void check_all(const char *device, const char *impl)
@@ -166,6 +176,19 @@ static void check_all(const char *device, const char *impl)
     cup_context_free(c);
     cup_context_free(exact);
     unsetenv("CUP_IMPL");
+    if (!is_there)
+        test_skip("no GPU");
+}
+
+TEST(gpu_large_convolutions_of_f32_are_rounded_as_allowed)
+{
+    cup_context *c = cup_context_new(CUP_OPTIONS(cup_options, .device = "cuda"));
+    cup_context *exact = cup_context_new(CUP_OPTIONS(cup_options, .device = "cpu"));
+    bool is_there = cup_error(c) == CUP_OK;
+    for (size_t i = 0; is_there && i < sizeof large_cases / sizeof *large_cases; i++)
+        check_one(c, exact, &large_cases[i], "high", i ? 1e-9 : 1e9, i == 2);
+    cup_context_free(c);
+    cup_context_free(exact);
     if (!is_there)
         test_skip("no GPU");
 }

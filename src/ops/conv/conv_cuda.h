@@ -46,11 +46,17 @@ cup_status cup__conv_wgmma(cup__call *call);
 const char *cup__conv_wgmma_product_refuses(const cup__call *call);
 cup_status cup__conv_wgmma_product(cup__call *call);
 cup_status cup__conv_weight_wgmma(cup__call *call);
+/* f32 whose products may be rounded, in f16. */
+const char *cup__conv_rounded_refuses(const cup__call *call);
+cup_status cup__conv_rounded(cup__call *call);
+cup_status cup__conv_weight_rounded(cup__call *call);
 
 /* Their parts, of convolutions that may be another than the call's: the results of a class of rows
  * and one of columns, of which forward has one each; and the sums of a weight's gradient in parts,
  * by result, tap and channel, the last rounded up to 64 where there are several taps. */
 cup_status cup__conv_wgmma_class(cup__call *call, const cup__conv *v, int high, int wide);
+/* All of a call that lies as it has to, see cup__conv_run_last. */
+cup_status cup__conv_wgmma_rows(cup__call *call, const cup__conv *v);
 /* Whether TMA can walk over the places and taps of a convolution. */
 bool cup__conv_wgmma_reaches(const conv_call *c);
 cup_tensor *cup__conv_wgmma_sums(cup__call *call, const cup__conv *v, conv_parts *parts);

@@ -247,7 +247,7 @@ static cup_status run_class(cup__call *call, const cup__conv *v, int high, int w
         return CUP_OK;
     fill_product(&w, v);
     w.bias_dtype = v->bias_dtype;
-    if (cup__conv_is_scaled(call))
+    if (cup__conv_is_scaled(call) || v->call.x_scale)
         fill_scaling(&w, v);
     fill_join(&w, v);
     fill_walk(&w);
@@ -300,16 +300,21 @@ static cup_status run_classes(cup__call *call, const cup__conv *v, bool *beside)
     return CUP_OK;
 }
 
-static cup_status run_rows(cup__call *call)
+cup_status cup__conv_wgmma_rows(cup__call *call, const cup__conv *v)
 {
-    cup__conv v = cup__conv_of(call);
     bool beside = false;
-    CUP_TRY(clear_unreached(call, &v.call));
-    for (int group = 0; group < v.call.groups; group++) {
-        const cup__conv one = cup__conv_group(&v, group);
+    CUP_TRY(clear_unreached(call, &v->call));
+    for (int group = 0; group < v->call.groups; group++) {
+        const cup__conv one = cup__conv_group(v, group);
         CUP_TRY(run_classes(call, &one, &beside));
     }
     return CUP_OK;
+}
+
+static cup_status run_rows(cup__call *call)
+{
+    cup__conv v = cup__conv_of(call);
+    return cup__conv_wgmma_rows(call, &v);
 }
 
 cup_status cup__conv_wgmma(cup__call *call)

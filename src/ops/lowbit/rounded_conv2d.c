@@ -1,0 +1,157 @@
+/* Convolutions of f32 whose products may be rounded (cup_precision), by the kernels for f16, which
+ * has as many bits of fraction as tf32 and tensor cores that take twice as many numbers: x and the
+ * weight are scaled so that the largest finite element of each is 2^15, and sums are multiplied
+ * with both scales at the end, in f32. */
+#include <math.h>
+#include <string.h>
+
+#include "cupola/expr.h"
+#include "cupola/ops.h"
+#include "ops/conv/conv_cuda.h"
+#include "ops/shape/copy.h"
+#include "tensor/context.h"
+
+#define MOST_INPUTS 5
+/* Products of a call from which on it pays to look for the largest elements, some ten launches. */
+#define WORTHWHILE ((int64_t)1 << 28)
+
+/* The call with inputs in f16, and what these are to be multiplied with. */
+typedef struct rounded {
+    cup__call call; /* first, as what runs it is given this */
+    cup_tensor *in[MOST_INPUTS], *scale[2];
+} rounded;
+
+static int64_t products_of(const conv_call *c)
+{
+    return (int64_t)c->images * c->side[0].out * c->side[1].out * c->results * c->channels *
+           c->groups * c->side[0].taps * c->side[1].taps;
+}
+
+const char *cup__conv_rounded_refuses(const cup__call *call)
+{
+    cup_tensor half[2], *in[MOST_INPUTS] = {&half[0], &half[1]};
+    cup__call shadow = *call;
+    if (!call->c->device->is_cuda)
+        return "it is for GPUs";
+    if (call->in[0]->dtype != CUP_F32)
+        return "it is for f32";
+    if (call->c->precision == CUP__HIGHEST)
+        return "it takes f32 where products may be rounded (CUP_PRECISION=high)";
+    for (int i = 0; i < call->in_count; i++)
+        in[i] = i < 2 ? in[i] : call->in[i];
+    for (int i = 0; i < 2; i++) {
+        half[i] = *call->in[i];
+        half[i].dtype = CUP_F16;
+    }
+    shadow.in = in;
+    const char *why = cup__conv_wgmma_refuses(&shadow);
+    if (why)
+        return why;
+    cup__conv v = cup__conv_of(&shadow);
+    return products_of(&v.call) < WORTHWHILE ? "rounding would take longer than it gains" : NULL;
+}
+
+/* The result of a formula, in memory that is there unless `to` is NULL. */
+static cup_tensor *made(cup_context *c, const char *names, const char *text, cup_tensor **in,
+                        cup_tensor *to)
+{
+    cup_expr *e = cup_expr_new(c, names, NULL, text);
+    cup_tensor *y = e ? cup_expr_call(e, in, NULL, to ? &to : NULL) : NULL;
+    cup_expr_free(e);
+    return y;
+}
+
+/* In f16, as it lies, and the scale that was divided by. */
+static cup_tensor *round_off(cup_context *c, cup_tensor *x, cup_tensor **scale)
+{
+    bool last = !x->contiguous && x->stride[1] == 1;
+    cup_tensor *in[] = {last ? cup_permute(c, x, (int64_t[]){0, 2, 3, 1}, 4) : x, NULL};
+    cup_tensor *most = made(c, "x", "max[](where(abs(x) < inf, abs(x), 0))", in, NULL);
+    *scale = made(c, "most", "f32(max(most, 1e-30) / 32768)", &most, NULL);
+    in[1] = *scale;
+    cup_tensor *half = made(c, "x scale", "f16(x / scale)", in, NULL);
+    return last ? cup_permute(c, half, (int64_t[]){0, 3, 1, 2}, 4) : half;
+}
+
+static cup__conv conv_of(const rounded *r)
+{
+    cup__conv v = cup__conv_of(&r->call);
+    v.call.x_scale = r->scale[0]->data;
+    v.call.w_scale = r->scale[1]->data;
+    v.fast = true;
+    return v;
+}
+
+static cup_status run_rows(cup__call *call)
+{
+    cup__conv v = conv_of((const rounded *)call);
+    return cup__conv_wgmma_rows(call, &v);
+}
+
+/* Parts of the sums of a group's weights become their gradient, of which this is the first. */
+static cup_status finish_weight(const rounded *r, cup_tensor *sums, const cup__conv *v,
+                                const conv_parts *parts, int64_t first)
+{
+    cup_context *c = r->call.c;
+    cup_tensor *out = r->call.out[0];
+    const conv_call *k = &v->call;
+    int64_t wide = k->side[1].taps, taps = k->side[0].taps * wide, each = parts->depth / taps;
+    cup__shape shape = {CUP_F32, 4, {k->results, k->channels, k->side[0].taps, wide}};
+    const int64_t step[CUP_MAX_DIMS] = {parts->depth, 1, wide * each, each};
+    cup_tensor *sum = cup_sum(c, sums, (int64_t[]){0}, 1, false);
+    cup_tensor *turned = sum ? cup__tensor_view(sum, &shape, step, 0) : NULL;
+    cup_tensor *to = cup__tensor_view(out, &shape, out->stride, first * out->stride[0]);
+    cup_tensor *in[] = {turned, r->scale[0], r->scale[1]};
+    made(c, "sum x dy", "sum * (x * dy)", in, to);
+    return c->error.status;
+}
+
+static cup_status run_weight(cup__call *call)
+{
+    const rounded *r = (const rounded *)call;
+    cup__conv v = conv_of(r);
+    for (int group = 0; group < v.call.groups; group++) {
+        conv_parts parts = {0};
+        const cup__conv one = cup__conv_group(&v, group);
+        cup_tensor *sums = cup__conv_wgmma_sums(call, &one, &parts);
+        if (!sums)
+            return call->c->error.status;
+        CUP_TRY(finish_weight(r, sums, &one, &parts, (int64_t)group * v.call.results));
+    }
+    return CUP_OK;
+}
+
+static cup_status run(cup__call *call, cup_status (*how)(cup__call *call))
+{
+    cup_context *c = call->c;
+    rounded r = {.call = *call};
+    if (call->out[0]->count == 0)
+        return CUP_OK;
+    memcpy(r.in, call->in, (size_t)call->in_count * sizeof *r.in);
+    cup_scope_open(c);
+    for (int i = 0; i < 2; i++) {
+        /* Of what is summed over, x is the second input of a weight's gradient. */
+        bool second = cup__conv_part(call->op) == CUP__CONV_WEIGHT;
+        r.in[i] = round_off(c, call->in[i], &r.scale[second ? 1 - i : i]);
+    }
+    r.call.in = r.in;
+    if (r.in[0] && r.in[1])
+        cup__conv_run_last(&r.call, true, how);
+    cup_scope_return(c, NULL);
+    return c->error.status;
+}
+
+cup_status cup__conv_rounded(cup__call *call)
+{
+    return run(call, run_rows);
+}
+
+static cup_status weight_alone(cup__call *call)
+{
+    return run(call, run_weight);
+}
+
+cup_status cup__conv_weight_rounded(cup__call *call)
+{
+    return cup__conv_weight_apart(call, weight_alone);
+}

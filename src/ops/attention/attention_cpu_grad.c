@@ -163,11 +163,11 @@ static bool sees_only(const cup__attention *a, cup__rows_of at, int64_t query, i
 
 CUP__WIDE static float dot(const float *x, const float *y, int64_t count)
 {
-    float part[CUP__LANES] = {0};
+    float lanes[CUP__LANES] = {0};
     for (int64_t i = 0; i < count; i += CUP__LANES)
         for (int k = 0; k < CUP__LANES; k++)
-            part[k] += x[i + k] * y[i + k];
-    return cup__sum_lanes(part);
+            lanes[k] += x[i + k] * y[i + k];
+    return cup__sum_lanes(lanes);
 }
 
 static void load_block(const cup__blocks *j, desk *w, cup__rows_of at, numbers *q)

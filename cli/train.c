@@ -63,7 +63,7 @@ static int choose_training(train_run *r)
     return train_apply(r->call, &r->training);
 }
 
-static int make_trainer(train_run *r)
+static int choose_parts(train_run *r)
 {
     int code = train_parallel(r->given, cup_comm_count(r->comm), &r->parts);
     if (code)
@@ -79,6 +79,11 @@ static int make_trainer(train_run *r)
     r->training.background = r->given->save_background;
     r->training.optimizer.split = r->given->zero ? r->comm : NULL;
     r->training.optimizer.stage = (int)r->given->zero;
+    return CLI_OK;
+}
+
+static int make_trainer(train_run *r)
+{
     r->trainer = cup_trainer_new(r->c, r->data, r->tokenizer, r->given->out, &r->training);
     if (r->trainer && r->given->resume) {
         cup_trainer_resume(r->trainer);
@@ -189,6 +194,8 @@ static int run_with(train_run *r)
     }
     if (!code)
         code = choose_training(r);
+    if (!code)
+        code = choose_parts(r);
     if (!code)
         code = train_load_data(r);
     if (!code)

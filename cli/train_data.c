@@ -151,14 +151,28 @@ static int load_tokens(train_run *r)
     return cli_report(r->c);
 }
 
+/* What it learned from lies elsewhere now; tokens that the run made may be in its folder. */
+static int say_where(const train_run *r)
+{
+    char tokens[PATH_MAX];
+    const char *out = r->given->out;
+    int length = snprintf(tokens, sizeof tokens, "%s/tokens", out);
+    if (length > 0 && (size_t)length < sizeof tokens && cup_data_has_tokens(tokens))
+        return cli_fail(CLI_FILE, "%s; the run's own tokens lie in %s: name them with --data %s",
+                        cup_error_text(r->c), cli_shown(tokens), cli_shown(tokens));
+    return cli_fail(CLI_FILE, "%s; where it lies elsewhere now, name it with --data",
+                    cup_error_text(r->c));
+}
+
 /* What the checkpoint's run learned from. */
 static int load_known(train_run *r)
 {
     const char *out = r->given->out;
     r->tokenizer = cup_gpt_tokenizer_load(r->c, out);
-    if (r->tokenizer)
-        r->data = cup_gpt_data_load(r->c, out, r->tokenizer, r->training.model.context);
-    return cli_report(r->c);
+    if (!r->tokenizer)
+        return cli_report(r->c);
+    r->data = cup_gpt_data_load(r->c, out, r->tokenizer, r->training.model.context);
+    return !r->data && cup_error(r->c) == CUP_IO ? say_where(r) : cli_report(r->c);
 }
 
 int train_take_epochs(train_run *r)

@@ -2,6 +2,7 @@
 #include <limits.h>
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "cli/common/exit.h"
 #include "cli/common/signals.h"
@@ -32,6 +33,29 @@ static int choose_tokenizer(train_run *r, tokenize_given *how)
     return cli_report(r->c);
 }
 
+/* How much of a path is there already. */
+static size_t there_of(const char *path)
+{
+    char part[PATH_MAX];
+    snprintf(part, sizeof part, "%s", path);
+    while (*part && access(part, F_OK) != 0) {
+        char *slash = strrchr(part, '/');
+        *(slash ? slash : part) = 0;
+    }
+    return strlen(part);
+}
+
+/* Removes what was made of it since, where nothing is in it. */
+static void leave_nothing(const char *path, size_t there)
+{
+    char part[PATH_MAX];
+    snprintf(part, sizeof part, "%s", path);
+    while (strlen(part) > there && rmdir(part) == 0) {
+        char *slash = strrchr(part, '/');
+        *(slash ? slash : part) = 0;
+    }
+}
+
 static int make_tokens(train_run *r, const char *folder)
 {
     const train_given *given = r->given;
@@ -52,7 +76,10 @@ static int make_tokens(train_run *r, const char *folder)
         code = choose_tokenizer(r, &how);
     if (code)
         return code;
+    size_t there = there_of(given->out);
     cup_status status = tokenize_encode(r->c, &how, r->tokenizer, &made, &rate);
+    if (status != CUP_OK)
+        leave_nothing(given->out, there);
     return status == CUP_INTERRUPTED ? cli_exit_of(status) : cli_report(r->c);
 }
 
@@ -87,6 +114,9 @@ int train_load_large(train_run *r)
                          "--data with cupola tokenize, with one tokenizer, or give a larger "
                          "--text-limit",
                          (long long)given->text_limit);
+    /* Making them may take hours, behind which a wrong option would be told. */
+    if (!given->resume && cup_training_check(r->c, &r->training) != CUP_OK)
+        return cli_report(r->c);
     int code = given->resume ? CLI_OK : make_by_one(r, folder);
     if (code)
         return code;

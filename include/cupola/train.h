@@ -121,6 +121,11 @@ CUP_API cup_trainer *cup_trainer_new(cup_context *c, const cup_data *data,
                                      const cup_training *training);
 CUP_API void cup_trainer_free(cup_trainer *t);
 
+/* Refuses what cup_trainer_new would refuse of a training whatever it learns from, in less than a
+ * second and without its memory: for when it takes long to make what that is. A vocabulary may be
+ * 0, and whether processes can share the model out is left to that call. */
+CUP_API cup_status cup_training_check(cup_context *c, const cup_training *training);
+
 /* Whether a new training may begin in a folder: see cup_loop_vacant. */
 CUP_API cup_status cup_training_vacant(cup_context *c, const char *folder);
 

@@ -46,6 +46,11 @@ const cup__row *cup__method_others(cup_method method)
     return others ? &cup__rows[others] : row;
 }
 
+bool cup__method_is_coded(cup_method method)
+{
+    return cup__method_others(method)->op->update->coded;
+}
+
 /* The numbers among the options; all are at least 0. */
 static const struct {
     const char *name;

@@ -28,4 +28,7 @@ double cup__method_number(const cup__row *row, const cup__method_attributes *a, 
 int cup__method_states(const cup_optimizer_options *given);
 int cup__method_state_bytes(const cup_optimizer_options *given);
 
+/* Whether it keeps states as codes of 8 bits, which are of whole parameters. */
+bool cup__method_is_coded(cup_method method);
+
 #endif

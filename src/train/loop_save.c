@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/file.h"
 #include "base/memory.h"
 #include "comm/comm.h"
 #include "optim/optimizer.h"
@@ -11,8 +12,28 @@
 #include "train/shards.h"
 #include "train/together.h"
 
+/* No file can take the place of a folder, which the first save would find, hours later. */
+static cup_status check_files(const cup_loop *l)
+{
+    cup_status status = CUP_OK;
+    for (size_t i = 0; l->checkpoints->files[i] && status == CUP_OK; i++) {
+        char *path = cup__path_join(l->folder, l->checkpoints->files[i]);
+        if (!path)
+            return cup__fail(&l->c->error, CUP_MEMORY, "out of host memory for a training run");
+        if (cup__folder_exists(path))
+            status = cup__fail(&l->c->error, CUP_IO,
+                               "%s is a folder, in the place of which the run writes a file; "
+                               "remove it, or take another folder for the run",
+                               path);
+        cup__free(path);
+    }
+    return status;
+}
+
 cup_status cup__loop_own(cup_loop *l)
 {
+    if (l->folder)
+        CUP_TRY(check_files(l));
     if (l->folder && !l->owns)
         CUP_TRY(cup__checkpoint_vacant(&l->c->error, l->folder, l->checkpoints->files));
     l->owns = true;

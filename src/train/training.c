@@ -2,6 +2,8 @@
 #include <math.h>
 #include <string.h>
 
+#include "base/options.h"
+#include "cuda/dry.h"
 #include "dispatch/attributes.h"
 #include "nn/config.h"
 #include "nn/gpt.h"
@@ -149,6 +151,16 @@ static cup_status check_sequence(cup_context *c, const cup_training *a)
                      "dropout; set it to 0, or leave sequence parallel out");
 }
 
+static cup_status check_codes(cup_context *c, const cup_training *a)
+{
+    bool cut = a->tensor > 1 || (a->expert > 1 && a->lora_rank == 0);
+    if (!cut || !cup__method_is_coded(a->optimizer.method))
+        return CUP_OK;
+    return cup__fail(&c->error, CUP_ARGUMENT,
+                     "training: states of 8 bits are not of what processes share out; take adamw, "
+                     "or leave parts of a model and of experts out");
+}
+
 static cup_status check_ring(cup_context *c, const cup_training *a)
 {
     const char *what = unknown_to_rings(&a->model);
@@ -190,7 +202,53 @@ cup_status cup__training_check(cup_context *c, cup_training *training)
                          (long long)training->steps);
     CUP_TRY(cup_gpt_config_check(c, &training->model));
     CUP_TRY(check_sequence(c, training));
+    CUP_TRY(check_codes(c, training));
     return check_ring(c, training);
+}
+
+/* Of the whole model, whose parts and stages have the same names. */
+static void put_together(cup_training *a)
+{
+    a->tensor = a->stages = a->chunks = a->ring = a->expert = 0;
+    a->blocks = NULL;
+    a->comm = a->optimizer.split = NULL;
+    a->optimizer.stage = 0;
+    a->optimizer.offload = a->sequence = false;
+    a->from = NULL;
+}
+
+/* On a card that is not there, where nothing is computed or takes memory. */
+static cup_status make_dry(cup_context *c, const cup_training *a)
+{
+    cup_trainer t = {0};
+    cup_context *dry = cup__context_dry("sm_90a");
+    if (!dry)
+        return cup__fail(&c->error, CUP_MEMORY, "out of host memory for a training run");
+    cup_scope_open(dry);
+    if (dry->error.status == CUP_OK)
+        cup__training_dry(dry, a, &t);
+    cup_scope_return(dry, NULL);
+    cup__training_dry_free(&t);
+    if (dry->error.status != CUP_OK)
+        cup__fail(&c->error, dry->error.status, "%s", cup_error_text(dry));
+    cup_context_free(dry);
+    return c->error.status;
+}
+
+cup_status cup_training_check(cup_context *c, const cup_training *training)
+{
+    cup_training a;
+    if (!c)
+        return CUP_MEMORY;
+    CUP_TRY(c->error.status);
+    CUP_TRY(cup__options_take(&c->error, "training", &a, sizeof a, training));
+    a.model.size = sizeof a.model;
+    a.model.vocabulary += a.model.vocabulary == 0 ? 256 : 0;
+    CUP_TRY(cup__training_check(c, &a));
+    put_together(&a);
+    if (a.recompute == CUP_RECOMPUTE_POLICY_AUTO)
+        a.recompute = CUP_RECOMPUTE_POLICY_NONE;
+    return make_dry(c, &a);
 }
 
 const char *cup__training_differs(const cup_training *a, const cup_training *b)

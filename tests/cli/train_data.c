@@ -1,5 +1,6 @@
 /* What cupola train learns from: several sets with weights. */
 #include <stdlib.h>
+#include <string.h>
 
 #include "test.h"
 
@@ -186,4 +187,66 @@ TEST(train_on_text_that_is_not_held)
                            "kill -INT $pid; wait $pid"),
                130);
     EXPECT_INT(run(folder, "test ! -e s/tokens.part && test ! -e s/tokens"), 0);
+}
+
+#define LARGE "--text-limit 1 --tokenizer bpe --vocabulary 300 --steps 2 " TINY
+
+/* What cannot be trained is told before tokens are made of much text, and text that is no text
+ * leaves no folder behind. */
+TEST(train_makes_no_tokens_in_vain)
+{
+    const char *folder = test_folder();
+    EXPECT_INT(run(folder, "seq 190000 >big.txt && $cupola train --data big.txt --out x/y "
+                           "--decay-groups nothing=1 " LARGE),
+               2);
+    EXPECT_CONTAINS(out, "no parameter is called nothing");
+    EXPECT_INT(run(folder, "$cupola train --data big.txt --out x/y --decay-groups '*=x' " LARGE),
+               2);
+    EXPECT_CONTAINS(out, "no PATTERN=DECAY");
+    EXPECT_INT(run(folder, "$cupola train --data big.txt --out x/y --processes 2 --parallel tp=3 "
+                           LARGE),
+               2);
+    EXPECT_INT(run(folder, "test ! -e x && $cupola train --data big.txt --out z " LARGE), 0);
+    EXPECT_INT(run(folder, "{ seq 190000; printf '\\0'; } >bad.txt && "
+                           "$cupola train --data bad.txt --text-limit 1 --tokenizer z/tokens "
+                           "--out x/y --steps 2 " TINY),
+               5);
+    EXPECT_CONTAINS(out, "is binary, not text");
+    EXPECT_INT(run(folder, "test ! -e x && mkdir -p x/y && "
+                           "$cupola train --data bad.txt --text-limit 1 --tokenizer z/tokens "
+                           "--out x/y --steps 2 " TINY),
+               5);
+    EXPECT_INT(run(folder, "test -d x/y"), 0);
+}
+
+/* Of what is not where it was the cure is named, of tokens in the run's folder with their place. */
+TEST(train_names_what_has_moved)
+{
+    const char *folder = test_folder();
+    EXPECT_INT(run(folder, "seq 190000 >big.txt && $cupola train --data big.txt --out x " LARGE
+                           "&& mv x y && $cupola train --resume --out y --steps 3"),
+               5);
+    EXPECT_CONTAINS(out, "the run's own tokens lie in y/tokens: name them with --data y/tokens");
+    EXPECT_INT(run(folder, "$cupola train --resume --out y --data y/tokens --steps 3"), 0);
+    EXPECT_INT(run(folder, "$cupola train --data a.txt --out z --steps 2 " TINY
+                           "&& mv a.txt c.txt && $cupola train --resume --out z --steps 3"),
+               5);
+    EXPECT_CONTAINS(out, "where it lies elsewhere now, name it with --data");
+    EXPECT_INT(run(folder, "$cupola train --resume --out z --data c.txt --steps 3"), 0);
+}
+
+/* A folder where a file is to be is found before the first step. */
+TEST(train_finds_folders_in_the_place_of_files)
+{
+    const char *folder = test_folder();
+    EXPECT_INT(run(folder, "mkdir -p x/losses.csv && "
+                           "$cupola train --data a.txt --overwrite --out x --steps 2 " TINY),
+               5);
+    EXPECT_CONTAINS(out, "x/losses.csv is a folder, in the place of which the run writes a file");
+    EXPECT(strstr(out, "step 1") == NULL);
+    EXPECT_INT(run(folder, "rmdir x/losses.csv && "
+                           "$cupola train --data a.txt --overwrite --out x --steps 2 " TINY
+                           "&& rm x/losses.csv && mkdir x/losses.csv && "
+                           "! $cupola train --resume --out x --steps 3"),
+               0);
 }

@@ -141,6 +141,7 @@ static const char sanitizer[] = "case \"$*\" in *racecheck*graphs*)\n"
                                 "  echo '========= RACECHECK SUMMARY: 2 hazards'; exit 86 ;;\n"
                                 "*synccheck*conv2d*) exec sleep 60 ;;\n"
                                 "esac\n"
+                                "echo \"card $CUDA_VISIBLE_DEVICES\"\n"
                                 "test \"$CUP_MAPPING\" = off\n";
 
 TEST(sanitize_script_tells_which_tool_found_something)
@@ -149,7 +150,7 @@ TEST(sanitize_script_tells_which_tool_found_something)
     const char *folder = begin(passing);
     program(folder, "compute-sanitizer", sanitizer);
     EXPECT_INT(test_command(out, sizeof out,
-                            "export PATH=%s:$PATH RECORDS=%s/said LIMIT=1 CALLS=30; "
+                            "export PATH=%s:$PATH RECORDS=%s/said LIMIT=1 CALLS=30 SHARE=20; "
                             "tools/sanitize %s; code=$?; cat $RECORDS; exit $code",
                             folder, folder, folder),
                1);
@@ -177,4 +178,31 @@ TEST(sanitize_script_tells_which_tool_found_something)
                             folder),
                0);
     EXPECT_TEXT(out, "4\n");
+}
+
+TEST(sanitize_script_deals_calls_out_and_has_kernels_made_ahead)
+{
+    char out[30000];
+    const char *folder = begin(passing);
+    program(folder, "compute-sanitizer", sanitizer);
+    program(folder, "check_kernels", "echo \"$@\"; echo kernels are ready\n");
+    EXPECT_INT(test_command(out, sizeof out,
+                            "cd %s && mkdir bench && mv check_kernels bench && cd - >/dev/null; "
+                            "AHEAD=sm_90a SEED=5 CALLS=30 SHARE=20 FAMILIES=pooling "
+                            "tools/sanitize %s; grep pool %s/sanitize/ahead",
+                            folder, folder, folder),
+               0);
+    EXPECT_CONTAINS(out, "2 shares have their kernels");
+    EXPECT_CONTAINS(out, "sm_90a 5 20 10 max_pool2d ");
+    EXPECT_CONTAINS(out, "sm_90a 6 10 5 max_pool2d ");
+    EXPECT_INT(test_command(out, sizeof out,
+                            "export PATH=%s:$PATH RECORDS=%s/said GPUS='5 7' COMPILED=1 SHARE=20; "
+                            "CALLS=30 FAMILIES='pooling small-matrices' TOOLS=memcheck "
+                            "tools/sanitize %s; sort -u %s/sanitize/memcheck.pooling.*.log",
+                            folder, folder, folder, folder),
+               0);
+    EXPECT_CONTAINS(out, "memcheck pooling: 30 calls, clean");
+    EXPECT_CONTAINS(out, "memcheck small-matrices: 30 calls, clean");
+    EXPECT_CONTAINS(out, "card 5\n");
+    EXPECT_CONTAINS(out, "card 7\n");
 }

@@ -212,13 +212,14 @@ ASAN_K := $(foreach o,$(OPS),-op_$o -gradient_$o) \
     -launch_train_with_split_states -launch_train_by_many -parallel_chunks_are_the_run \
     -parallel_parts_with_split -parallel_parts_that -parallel_stages_with_split -parallel_stages_of \
     -parallel_experts_that_all_have -parallel_experts_with_split -parallel_experts_beside \
-    -parallel_experts_in -parallel_experts_of \
+    -parallel_experts_in -parallel_experts_of -parallel_buckets_beside -parallel_tokens_between \
     -parallel_texts_in_parts_beside -parallel_texts_in_parts_drop -parallel_parts_drop \
     -parallel_stages_drop -parallel_stages_are_copied -parallel_chunks_are_copied \
     -parallel_checkpoints -parallel_adapters -parallel_stages_that -parallel_policies \
     -parallel_evaluations -saved_weights_begin_runs_of_experts -backward_passes_what \
     -stages_take_less -stages_of_a_programs -graph_random_ones -fp8_learns -loss_scale_lets -empty_ \
-    -expr_calls_agree -gpt_experts_have_the_slopes -products_of_f32 -accuracy_at_the_timed_shape \
+    -expr_calls_agree -gpt_experts_have_the_slopes -products_of_f32 -convolutions_of_f32 \
+    -accuracy_at_the_timed_shape \
     -together_gradients_in_buckets -bench_formats -bench_shapes
 asan: ## the tests under AddressSanitizer and UndefinedBehaviorSanitizer
 	$(MAKE) BUILD=build/asan OPT=-O1 DEBUG=-g1 K="$(or $(K),$(ASAN_K))" \

@@ -220,7 +220,8 @@ ASAN_K := $(foreach o,$(OPS),-op_$o -gradient_$o) \
     -stages_take_less -stages_of_a_programs -graph_random_ones -fp8_learns -loss_scale_lets -empty_ \
     -expr_calls_agree -gpt_experts_have_the_slopes -products_of_f32 -convolutions_of_f32 \
     -accuracy_at_the_timed_shape \
-    -together_gradients_in_buckets -bench_formats -bench_shapes
+    -together_gradients_in_buckets -bench_formats -bench_shapes -bench_goals_behind \
+    -together_gpus_add_up -trainer_stops_between -stand_in_random -sanitize_script -install_examples
 asan: ## the tests under AddressSanitizer and UndefinedBehaviorSanitizer
 	$(MAKE) BUILD=build/asan OPT=-O1 DEBUG=-g1 K="$(or $(K),$(ASAN_K))" \
 	    SANITIZE="-fsanitize=address,undefined -fno-sanitize-recover -fno-omit-frame-pointer" test

@@ -39,6 +39,17 @@ typedef struct cup__published_family {
 extern const cup__published_tensor cup__published_gpt2[], cup__published_llama[],
     cup__published_mixtral[], cup__published_qwen3_moe[];
 
+/* Keys of an object of a config.json that need not be there, or may be null: whether one is there,
+ * and a whole number from 1 on or another one. */
+#define CUP__PUBLISHED_MOST ((int64_t)1 << 24)
+bool cup__published_has(const cup__json_node *object, const char *key);
+cup_status cup__published_whole_or(cup__error *error, const cup__json *json,
+                                   const cup__json_node *object, const char *key, int64_t usual,
+                                   int64_t *out);
+cup_status cup__published_real_or(cup__error *error, const cup__json *json,
+                                  const cup__json_node *object, const char *key, double usual,
+                                  double *out);
+
 /* Fails with what the model of a config.json computes by a key of it that ours does not. */
 cup_status cup__published_refuse(cup__error *error, const cup__json *json, const char *key,
                                  const char *what);

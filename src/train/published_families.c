@@ -3,43 +3,54 @@
 
 #include "train/published.h"
 
-#define MOST ((int64_t)1 << 24)
 #define WINDOW_FROM 28 /* of Qwens that do not say it */
 
 static cup_status whole(cup__error *error, const cup__json *json, const char *key, int64_t *out)
 {
-    return cup__json_get_integer(error, json, json->root, key, 1, MOST, out);
+    return cup__json_get_integer(error, json, json->root, key, 1, CUP__PUBLISHED_MOST, out);
 }
 
-/* The same of a key that need not be there, or may be null. */
+bool cup__published_has(const cup__json_node *object, const char *key)
+{
+    const cup__json_node *node = cup__json_find(object, key);
+    return node && node->kind != CUP__JSON_NULL;
+}
+
+cup_status cup__published_whole_or(cup__error *error, const cup__json *json,
+                                   const cup__json_node *object, const char *key, int64_t usual,
+                                   int64_t *out)
+{
+    *out = usual;
+    return cup__published_has(object, key)
+               ? cup__json_get_integer(error, json, object, key, 1, CUP__PUBLISHED_MOST, out)
+               : CUP_OK;
+}
+
+cup_status cup__published_real_or(cup__error *error, const cup__json *json,
+                                  const cup__json_node *object, const char *key, double usual,
+                                  double *out)
+{
+    *out = usual;
+    return cup__published_has(object, key) ? cup__json_get_number(error, json, object, key, out)
+                                           : CUP_OK;
+}
+
 static cup_status whole_or(cup__error *error, const cup__json *json, const char *key,
                            int64_t usual, int64_t *out)
 {
-    const cup__json_node *node = cup__json_find(json->root, key);
-    *out = usual;
-    return node && node->kind != CUP__JSON_NULL ? whole(error, json, key, out) : CUP_OK;
+    return cup__published_whole_or(error, json, json->root, key, usual, out);
 }
 
 static cup_status real_or(cup__error *error, const cup__json *json, const char *key, double usual,
                           double *out)
 {
-    const cup__json_node *node = cup__json_find(json->root, key);
-    *out = usual;
-    return node && node->kind != CUP__JSON_NULL
-               ? cup__json_get_number(error, json, json->root, key, out)
-               : CUP_OK;
+    return cup__published_real_or(error, json, json->root, key, usual, out);
 }
 
 static bool flag_or(const cup__json *json, const char *key, bool usual)
 {
     const cup__json_node *node = cup__json_find(json->root, key);
     return node && node->kind == CUP__JSON_BOOL ? node->boolean : usual;
-}
-
-static bool has(const cup__json *json, const char *key)
-{
-    const cup__json_node *node = cup__json_find(json->root, key);
-    return node && node->kind != CUP__JSON_NULL;
 }
 
 cup_status cup__published_refuse(cup__error *error, const cup__json *json, const char *key,
@@ -175,15 +186,16 @@ static cup_status read_qwen(cup__error *error, const cup__json *json, cup_gpt_co
 {
     const cup__json_node *kinds = cup__json_find(json->root, "layer_types");
     CUP_TRY(read_decoder(error, json, g));
-    if (!flag_or(json, "use_sliding_window", false) || !has(json, "sliding_window"))
+    if (!flag_or(json, "use_sliding_window", false) ||
+        !cup__published_has(json->root, "sliding_window"))
         return CUP_OK;
     CUP_TRY(whole(error, json, "sliding_window", &g->window));
     if (kinds && kinds->kind != CUP__JSON_NULL)
         return read_kinds(error, json, kinds, g);
     g->window_from = WINDOW_FROM;
-    if (has(json, "max_window_layers"))
-        CUP_TRY(cup__json_get_integer(error, json, json->root, "max_window_layers", 0, MOST,
-                                      &g->window_from));
+    if (cup__published_has(json->root, "max_window_layers"))
+        CUP_TRY(cup__json_get_integer(error, json, json->root, "max_window_layers", 0,
+                                      CUP__PUBLISHED_MOST, &g->window_from));
     if (g->window_from >= g->layers)
         g->window = g->window_from = 0;
     return CUP_OK;

@@ -4,40 +4,18 @@
 
 #include "train/published.h"
 
-#define MOST ((int64_t)1 << 24)
 #define ORIGINAL "original_max_position_embeddings"
 #define BETA_SLOW 1 /* YaRN's bounds where a file does not say them */
 #define BETA_FAST 32
 #define GROWTH 0.1 /* of what YaRN multiplies cosines and sines by, for each e that factor has */
-
-/* A key that is there and is not null. */
-static bool has(const cup__json_node *object, const char *key)
-{
-    const cup__json_node *node = cup__json_find(object, key);
-    return node && node->kind != CUP__JSON_NULL;
-}
-
-static cup_status number_or(cup__error *error, const cup__json *json, const cup__json_node *object,
-                            const char *key, double usual, double *out)
-{
-    *out = usual;
-    return has(object, key) ? cup__json_get_number(error, json, object, key, out) : CUP_OK;
-}
-
-static cup_status whole_or(cup__error *error, const cup__json *json, const cup__json_node *object,
-                           const char *key, int64_t usual, int64_t *out)
-{
-    *out = usual;
-    return has(object, key) ? cup__json_get_integer(error, json, object, key, 1, MOST, out)
-                            : CUP_OK;
-}
 
 static cup_status read_llama3(cup__error *error, const cup__json *json,
                               const cup__json_node *object, cup_rope_scaling *s)
 {
     CUP_TRY(cup__json_get_number(error, json, object, "low_freq_factor", &s->low));
     CUP_TRY(cup__json_get_number(error, json, object, "high_freq_factor", &s->high));
-    return cup__json_get_integer(error, json, object, ORIGINAL, 1, MOST, &s->original);
+    return cup__json_get_integer(error, json, object, ORIGINAL, 1, CUP__PUBLISHED_MOST,
+                                 &s->original);
 }
 
 /* What YaRN multiplies cosines and sines by, in part, for a scale of this weight. */
@@ -51,12 +29,13 @@ static cup_status read_attention_factor(cup__error *error, const cup__json *json
                                         const cup__json_node *object, cup_rope_scaling *s)
 {
     double above, below;
-    CUP_TRY(number_or(error, json, object, "mscale", 0, &above));
-    CUP_TRY(number_or(error, json, object, "mscale_all_dim", 0, &below));
+    CUP_TRY(cup__published_real_or(error, json, object, "mscale", 0, &above));
+    CUP_TRY(cup__published_real_or(error, json, object, "mscale_all_dim", 0, &below));
     if (above != 0 && below != 0)
         s->amplitude = growth_of(s->factor, above) / growth_of(s->factor, below);
-    CUP_TRY(number_or(error, json, object, "attention_factor", s->amplitude, &s->amplitude));
-    if (s->amplitude > 0 || (!has(object, "attention_factor") && s->amplitude == 0))
+    CUP_TRY(cup__published_real_or(error, json, object, "attention_factor", s->amplitude,
+                                   &s->amplitude));
+    if (s->amplitude > 0 || (!cup__published_has(object, "attention_factor") && s->amplitude == 0))
         return CUP_OK;
     return cup__fail(error, CUP_FORMAT, "%s: the attention factor must be above 0, not %g",
                      json->name, s->amplitude);
@@ -69,12 +48,12 @@ static cup_status read_yarn(cup__error *error, const cup__json *json, const cup_
     cup_rope_scaling *s = &g->rope_scaling;
     const cup__json_node *truncate = cup__json_find(object, "truncate");
     s->yarn = true;
-    CUP_TRY(whole_or(error, json, object, ORIGINAL, g->context, &s->original));
+    CUP_TRY(cup__published_whole_or(error, json, object, ORIGINAL, g->context, &s->original));
     s->factor = (double)g->context / (double)s->original;
-    if (has(object, "factor") || !has(object, ORIGINAL))
+    if (cup__published_has(object, "factor") || !cup__published_has(object, ORIGINAL))
         CUP_TRY(cup__json_get_number(error, json, object, "factor", &s->factor));
-    CUP_TRY(number_or(error, json, object, "beta_slow", 0, &s->low));
-    CUP_TRY(number_or(error, json, object, "beta_fast", 0, &s->high));
+    CUP_TRY(cup__published_real_or(error, json, object, "beta_slow", 0, &s->low));
+    CUP_TRY(cup__published_real_or(error, json, object, "beta_fast", 0, &s->high));
     s->untruncated = truncate && truncate->kind == CUP__JSON_BOOL && !truncate->boolean;
     return read_attention_factor(error, json, object, s);
 }
@@ -86,7 +65,7 @@ static void stretch(cup_gpt_config *g)
     const cup_rope_scaling *s = &g->rope_scaling;
     double reach = floor(s->factor * (double)s->original);
     if ((s->yarn || s->dynamic) && reach > (double)g->context)
-        g->context = reach < (double)MOST ? (int64_t)reach : MOST;
+        g->context = reach < (double)CUP__PUBLISHED_MOST ? (int64_t)reach : CUP__PUBLISHED_MOST;
 }
 
 static cup_status read_scaling(cup__error *error, const cup__json *json, const char *key,
@@ -115,7 +94,7 @@ static cup_status check_whole_heads(cup__error *error, const cup__json *json,
                                     const cup__json_node *object)
 {
     double part;
-    CUP_TRY(number_or(error, json, object, "partial_rotary_factor", 1, &part));
+    CUP_TRY(cup__published_real_or(error, json, object, "partial_rotary_factor", 1, &part));
     return part == 1 ? CUP_OK
                      : cup__published_refuse(error, json, "partial_rotary_factor",
                                              "rotary positions in a part of each head");
@@ -125,8 +104,9 @@ static cup_status check_whole_heads(cup__error *error, const cup__json *json,
 cup_status cup__published_rope_read(cup__error *error, const cup__json *json, cup_gpt_config *g)
 {
     static const char *const keys[] = {"rope_scaling", "rope_parameters"};
-    CUP_TRY(whole_or(error, json, json->root, "max_position_embeddings", 2048, &g->context));
-    CUP_TRY(number_or(error, json, json->root, "rope_theta", 10000, &g->rope_base));
+    CUP_TRY(cup__published_whole_or(error, json, json->root, "max_position_embeddings", 2048,
+                                    &g->context));
+    CUP_TRY(cup__published_real_or(error, json, json->root, "rope_theta", 10000, &g->rope_base));
     CUP_TRY(check_whole_heads(error, json, json->root));
     for (int i = 0; i < 2; i++) {
         const cup__json_node *object = cup__json_find(json->root, keys[i]);

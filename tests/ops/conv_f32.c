@@ -24,6 +24,7 @@ static const image_case large_cases[] = {
 
 enum { X, WEIGHT, DY, INPUTS };
 enum { Y, DX, DWEIGHT, RESULTS };
+static const int like[RESULTS] = {DY, X, WEIGHT}; /* what each has the shape of */
 
 static void shape_of(const image_case *k, int which, int64_t *shape)
 {
@@ -74,7 +75,6 @@ static void run(cup_context *c, const image_case *k, double *const *in, cup_dtyp
     cup_tensor *loss = cup_sum(c, cup_mul(c, y, dy), NULL, 0, false);
     EXPECT_INT(cup_gradients(c, loss, (cup_tensor *[]){x, weight}, 2, grads), CUP_OK);
     cup_tensor *results[RESULTS] = {y, grads[0], grads[1]};
-    const int like[RESULTS] = {DY, X, WEIGHT};
     for (int i = 0; i < RESULTS; i++) {
         size_t bytes = (size_t)count_of(k, like[i]) * sizeof(double);
         out[i] = malloc(bytes);
@@ -99,7 +99,6 @@ static void expect_within(const image_case *k, const char *precision, double *co
                           double *const *want, double *const *sizes)
 {
     static const char *const names[RESULTS] = {"y", "dx", "dweight"};
-    const int like[RESULTS] = {DY, X, WEIGHT};
     for (int r = 0; r < RESULTS; r++) {
         double units = strcmp(precision, "high") ? 8 + sqrt(terms_of(k, r)) : 0x1p14;
         for (int64_t i = 0; i < count_of(k, like[r]); i++) {

@@ -183,8 +183,9 @@ CUP_API cup_tokenizer *cup_gpt_tokenizer_load(cup_context *c, const char *folder
  * Of other families with experts none is read: they have some that all tokens go through, or MLPs
  * in some blocks. The weights are rounded to the dtype. cup_gpt_load does the same in f32 where a
  * folder has no checkpoint of ours, and `from` of cup_training lets a run begin with them.
- * CUP_FORMAT where tensors are missing or have other shapes than config.json says, CUP_UNSUPPORTED
- * where it asks for what this library's models do not have. */
+ * CUP_FORMAT where tensors are missing, too many (a block, expert, bias or norm more) or have other
+ * shapes than config.json says, or where its keys have other types; CUP_UNSUPPORTED where it
+ * asks for what this library's models do not have, and for quantized weights. */
 CUP_API cup_gpt *cup_gpt_import(cup_context *c, const char *folder, cup_dtype dtype);
 /* What the model of such a folder, or of a checkpoint, looks like: for cup_training. */
 CUP_API cup_status cup_gpt_config_load(cup_context *c, const char *folder, cup_gpt_config *config);

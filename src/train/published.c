@@ -14,6 +14,7 @@
 
 #define MOST_CONFIG ((uint64_t)16 << 20)
 #define LONGEST_NAME 128
+#define QUANTIZED "quantization_config"
 
 static char *path_in(const char *folder, const char *name)
 {
@@ -184,6 +185,10 @@ static const cup__published_family *take_config(cup_context *c, const cup__json 
 {
     *out = (cup_gpt_config){.size = sizeof *out};
     const cup__published_family *family = family_of(&c->error, json);
+    if (family && cup__published_has(json->root, QUANTIZED)) {
+        cup__published_refuse(&c->error, json, QUANTIZED, "quantized weights");
+        return NULL;
+    }
     if (!family || family->read(&c->error, json, out) != CUP_OK)
         return NULL;
     out->family = family->family;
@@ -198,7 +203,7 @@ static cup_gpt *import(cup_context *c, const char *folder, const cup__json *json
 {
     cup_gpt_config config;
     const cup__published_family *family = take_config(c, json, &config);
-    if (!family)
+    if (!family || cup__published_check(&c->error, folder, &config, family) != CUP_OK)
         return NULL;
     cup_gpt *m = cup_gpt_new(c, dtype, &config);
     cup_tensors *found = m ? cup_safetensors_load(c, folder) : NULL;

@@ -49,6 +49,15 @@ cup_status cup__published_whole_or(cup__error *error, const cup__json *json,
 cup_status cup__published_real_or(cup__error *error, const cup__json *json,
                                   const cup__json_node *object, const char *key, double usual,
                                   double *out);
+cup_status cup__published_flag_or(cup__error *error, const cup__json *json,
+                                  const cup__json_node *object, const char *key, bool usual,
+                                  bool *out);
+/* The same for numbers above 0, the first of which must be there. */
+cup_status cup__published_above(cup__error *error, const cup__json *json,
+                                const cup__json_node *object, const char *key, double *out);
+cup_status cup__published_above_or(cup__error *error, const cup__json *json,
+                                   const cup__json_node *object, const char *key, double usual,
+                                   double *out);
 
 /* Fails with what the model of a config.json computes by a key of it that ours does not. */
 cup_status cup__published_refuse(cup__error *error, const cup__json *json, const char *key,
@@ -96,6 +105,10 @@ cup_status cup__published_generation(cup_context *c, const cup_tokenizer *t, con
 /* The config of a folder that holds one, with its defaults, and its family. */
 cup_status cup__published_read(cup_context *c, const char *folder, cup_gpt_config *config,
                                const cup__published_family **family);
+
+/* Fails unless the weights in a folder are those of its config: none too many, none in codes. */
+cup_status cup__published_check(cup__error *error, const char *folder, const cup_gpt_config *config,
+                                const cup__published_family *family);
 
 /* The rows of our tensor, of so many in all, that a part is; and whether there is one tensor of
  * theirs for each expert of ours. */

@@ -35,22 +35,49 @@ cup_status cup__published_real_or(cup__error *error, const cup__json *json,
                                            : CUP_OK;
 }
 
+cup_status cup__published_flag_or(cup__error *error, const cup__json *json,
+                                  const cup__json_node *object, const char *key, bool usual,
+                                  bool *out)
+{
+    *out = usual;
+    return cup__published_has(object, key) ? cup__json_get_boolean(error, json, object, key, out)
+                                           : CUP_OK;
+}
+
+cup_status cup__published_above(cup__error *error, const cup__json *json,
+                                const cup__json_node *object, const char *key, double *out)
+{
+    CUP_TRY(cup__json_get_number(error, json, object, key, out));
+    return *out > 0 ? CUP_OK
+                    : cup__fail(error, CUP_FORMAT, "%s: \"%s\" must be above 0, not %g",
+                                json->name, key, *out);
+}
+
+cup_status cup__published_above_or(cup__error *error, const cup__json *json,
+                                   const cup__json_node *object, const char *key, double usual,
+                                   double *out)
+{
+    *out = usual;
+    return cup__published_has(object, key) ? cup__published_above(error, json, object, key, out)
+                                           : CUP_OK;
+}
+
 static cup_status whole_or(cup__error *error, const cup__json *json, const char *key,
                            int64_t usual, int64_t *out)
 {
     return cup__published_whole_or(error, json, json->root, key, usual, out);
 }
 
-static cup_status real_or(cup__error *error, const cup__json *json, const char *key, double usual,
-                          double *out)
+static cup_status above_or(cup__error *error, const cup__json *json, const char *key, double usual,
+                           double *out)
 {
-    return cup__published_real_or(error, json, json->root, key, usual, out);
+    return cup__published_above_or(error, json, json->root, key, usual, out);
 }
 
-static bool flag_or(const cup__json *json, const char *key, bool usual)
+static cup_status flag_or(cup__error *error, const cup__json *json, const char *key, bool usual,
+                          bool *out)
 {
-    const cup__json_node *node = cup__json_find(json->root, key);
-    return node && node->kind == CUP__JSON_BOOL ? node->boolean : usual;
+    return cup__published_flag_or(error, json, json->root, key, usual, out);
 }
 
 cup_status cup__published_refuse(cup__error *error, const cup__json *json, const char *key,
@@ -64,11 +91,12 @@ cup_status cup__published_refuse(cup__error *error, const cup__json *json, const
 static cup_status check_word(cup__error *error, const cup__json *json, const char *key,
                              const char *const *known)
 {
-    const cup__json_node *node = cup__json_find(json->root, key);
-    if (!node || node->kind != CUP__JSON_STRING)
+    const char *word;
+    if (!cup__published_has(json->root, key))
         return CUP_OK;
+    CUP_TRY(cup__json_get_string(error, json, json->root, key, &word));
     for (; *known; known++)
-        if (!strcmp(node->string, *known))
+        if (!strcmp(word, *known))
             return CUP_OK;
     return cup__published_refuse(error, json, key, "another function");
 }
@@ -76,22 +104,26 @@ static cup_status check_word(cup__error *error, const cup__json *json, const cha
 static cup_status read_gpt2(cup__error *error, const cup__json *json, cup_gpt_config *g)
 {
     static const char *const gelus[] = {"gelu_new", "gelu_pytorch_tanh", NULL};
+    bool by_layer, scaled, tied;
     CUP_TRY(whole(error, json, "n_layer", &g->layers));
     CUP_TRY(whole(error, json, "n_head", &g->heads));
     CUP_TRY(whole(error, json, "n_embd", &g->width));
     CUP_TRY(whole(error, json, "n_positions", &g->context));
     CUP_TRY(whole(error, json, "vocab_size", &g->vocabulary));
     CUP_TRY(whole_or(error, json, "n_inner", 0, &g->hidden));
-    CUP_TRY(real_or(error, json, "layer_norm_epsilon", 1e-5, &g->epsilon));
+    CUP_TRY(above_or(error, json, "layer_norm_epsilon", 1e-5, &g->epsilon));
     CUP_TRY(check_word(error, json, "activation_function", gelus));
-    if (flag_or(json, "scale_attn_by_inverse_layer_idx", false))
+    CUP_TRY(flag_or(error, json, "scale_attn_by_inverse_layer_idx", false, &by_layer));
+    CUP_TRY(flag_or(error, json, "scale_attn_weights", true, &scaled));
+    CUP_TRY(flag_or(error, json, "tie_word_embeddings", true, &tied));
+    if (by_layer)
         return cup__published_refuse(error, json, "scale_attn_by_inverse_layer_idx",
                                      "other scales of attention");
-    if (!flag_or(json, "scale_attn_weights", true))
+    if (!scaled)
         return cup__published_refuse(error, json, "scale_attn_weights",
                                      "attention without a scale");
     g->bias = true;
-    g->untied = !flag_or(json, "tie_word_embeddings", true);
+    g->untied = !tied;
     return CUP_OK;
 }
 
@@ -129,6 +161,7 @@ static bool is_gpt2(const cup_gpt_config *g)
 static cup_status read_decoder(cup__error *error, const cup__json *json, cup_gpt_config *g)
 {
     static const char *const silus[] = {"silu", "swish", NULL};
+    bool tied;
     CUP_TRY(whole(error, json, "num_hidden_layers", &g->layers));
     CUP_TRY(whole(error, json, "num_attention_heads", &g->heads));
     CUP_TRY(whole(error, json, "hidden_size", &g->width));
@@ -137,18 +170,19 @@ static cup_status read_decoder(cup__error *error, const cup__json *json, cup_gpt
     CUP_TRY(whole_or(error, json, "num_key_value_heads", g->heads, &g->kv_heads));
     CUP_TRY(whole_or(error, json, "head_dim", 0, &g->head_size));
     CUP_TRY(cup__published_rope_read(error, json, g));
-    CUP_TRY(real_or(error, json, "rms_norm_eps", 1e-6, &g->epsilon));
+    CUP_TRY(above_or(error, json, "rms_norm_eps", 1e-6, &g->epsilon));
+    CUP_TRY(flag_or(error, json, "tie_word_embeddings", false, &tied));
     g->positions = CUP_POSITIONS_ROTARY;
     g->norm = CUP_NORM_KIND_RMSNORM;
     g->mlp = CUP_MLP_KIND_SWIGLU;
-    g->untied = !flag_or(json, "tie_word_embeddings", false);
+    g->untied = !tied;
     return check_word(error, json, "hidden_act", silus);
 }
 
 static cup_status read_llama(cup__error *error, const cup__json *json, cup_gpt_config *g)
 {
-    g->attention_bias = flag_or(json, "attention_bias", false);
-    g->mlp_bias = flag_or(json, "mlp_bias", false);
+    CUP_TRY(flag_or(error, json, "attention_bias", false, &g->attention_bias));
+    CUP_TRY(flag_or(error, json, "mlp_bias", false, &g->mlp_bias));
     return read_decoder(error, json, g);
 }
 
@@ -185,9 +219,10 @@ static cup_status read_kinds(cup__error *error, const cup__json *json, const cup
 static cup_status read_qwen(cup__error *error, const cup__json *json, cup_gpt_config *g)
 {
     const cup__json_node *kinds = cup__json_find(json->root, "layer_types");
+    bool slides;
     CUP_TRY(read_decoder(error, json, g));
-    if (!flag_or(json, "use_sliding_window", false) ||
-        !cup__published_has(json->root, "sliding_window"))
+    CUP_TRY(flag_or(error, json, "use_sliding_window", false, &slides));
+    if (!slides || !cup__published_has(json->root, "sliding_window"))
         return CUP_OK;
     CUP_TRY(whole(error, json, "sliding_window", &g->window));
     if (kinds && kinds->kind != CUP__JSON_NULL)
@@ -210,7 +245,7 @@ static cup_status read_qwen2(cup__error *error, const cup__json *json, cup_gpt_c
 static cup_status read_qwen3(cup__error *error, const cup__json *json, cup_gpt_config *g)
 {
     g->qk_norm = true;
-    g->attention_bias = flag_or(json, "attention_bias", false);
+    CUP_TRY(flag_or(error, json, "attention_bias", false, &g->attention_bias));
     return read_qwen(error, json, g);
 }
 
@@ -220,7 +255,8 @@ static cup_status read_experts(cup__error *error, const cup__json *json, const c
 {
     CUP_TRY(whole(error, json, count, &g->experts));
     CUP_TRY(whole(error, json, "num_experts_per_tok", &g->experts_each));
-    return real_or(error, json, "router_aux_loss_coef", 0.001, &g->balance);
+    return cup__published_real_or(error, json, json->root, "router_aux_loss_coef", 0.001,
+                                  &g->balance);
 }
 
 static cup_status read_mixtral(cup__error *error, const cup__json *json, cup_gpt_config *g)
@@ -236,20 +272,25 @@ static cup_status read_mixtral(cup__error *error, const cup__json *json, cup_gpt
 static cup_status read_qwen3_moe(cup__error *error, const cup__json *json, cup_gpt_config *g)
 {
     const cup__json_node *dense = cup__json_find(json->root, "mlp_only_layers");
+    bool slides, of_one;
     int64_t step;
     CUP_TRY(read_qwen3(error, json, g));
     /* All blocks of this one see as much. */
-    if (flag_or(json, "use_sliding_window", false))
+    CUP_TRY(flag_or(error, json, "use_sliding_window", false, &slides));
+    if (slides)
         CUP_TRY(whole_or(error, json, "sliding_window", 0, &g->window));
     g->window_from = 0;
     CUP_TRY(read_experts(error, json, "num_experts", g));
     CUP_TRY(whole(error, json, "moe_intermediate_size", &g->hidden));
     CUP_TRY(whole_or(error, json, "decoder_sparse_step", 1, &step));
-    if (step != 1 || (dense && dense->kind == CUP__JSON_ARRAY && dense->count > 0))
+    bool none = !cup__published_has(json->root, "mlp_only_layers") ||
+                (dense->kind == CUP__JSON_ARRAY && dense->count == 0);
+    if (step != 1 || !none)
         return cup__published_refuse(error, json,
                                      step != 1 ? "decoder_sparse_step" : "mlp_only_layers",
                                      "experts in some blocks and MLPs in others");
-    if (flag_or(json, "norm_topk_prob", false) != (g->experts_each > 1))
+    CUP_TRY(flag_or(error, json, "norm_topk_prob", false, &of_one));
+    if (of_one != (g->experts_each > 1))
         return cup__published_refuse(error, json, "norm_topk_prob",
                                      "weights of several experts that have another sum than 1, or "
                                      "a weight of 1 of one");

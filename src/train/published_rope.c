@@ -7,15 +7,23 @@
 #define ORIGINAL "original_max_position_embeddings"
 #define BETA_SLOW 1 /* YaRN's bounds where a file does not say them */
 #define BETA_FAST 32
+#define IN_ANOTHER_WAY "rotary positions scaled in another way"
 #define GROWTH 0.1 /* of what YaRN multiplies cosines and sines by, for each e that factor has */
+
+/* What the model was trained on stands among the words of the scaling, or of the whole model, which
+ * counts then, as it does for others. */
+static const cup__json_node *of_original(const cup__json *json, const cup__json_node *object)
+{
+    return cup__published_has(json->root, ORIGINAL) ? json->root : object;
+}
 
 static cup_status read_llama3(cup__error *error, const cup__json *json,
                               const cup__json_node *object, cup_rope_scaling *s)
 {
-    CUP_TRY(cup__json_get_number(error, json, object, "low_freq_factor", &s->low));
-    CUP_TRY(cup__json_get_number(error, json, object, "high_freq_factor", &s->high));
-    return cup__json_get_integer(error, json, object, ORIGINAL, 1, CUP__PUBLISHED_MOST,
-                                 &s->original);
+    CUP_TRY(cup__published_above(error, json, object, "low_freq_factor", &s->low));
+    CUP_TRY(cup__published_above(error, json, object, "high_freq_factor", &s->high));
+    return cup__json_get_integer(error, json, of_original(json, object), ORIGINAL, 1,
+                                 CUP__PUBLISHED_MOST, &s->original);
 }
 
 /* What YaRN multiplies cosines and sines by, in part, for a scale of this weight. */
@@ -46,15 +54,17 @@ static cup_status read_yarn(cup__error *error, const cup__json *json, const cup_
                             cup_gpt_config *g)
 {
     cup_rope_scaling *s = &g->rope_scaling;
-    const cup__json_node *truncate = cup__json_find(object, "truncate");
+    const cup__json_node *around = of_original(json, object);
+    bool truncated;
     s->yarn = true;
-    CUP_TRY(cup__published_whole_or(error, json, object, ORIGINAL, g->context, &s->original));
+    CUP_TRY(cup__published_whole_or(error, json, around, ORIGINAL, g->context, &s->original));
     s->factor = (double)g->context / (double)s->original;
-    if (cup__published_has(object, "factor") || !cup__published_has(object, ORIGINAL))
-        CUP_TRY(cup__json_get_number(error, json, object, "factor", &s->factor));
+    if (cup__published_has(object, "factor") || !cup__published_has(around, ORIGINAL))
+        CUP_TRY(cup__published_above(error, json, object, "factor", &s->factor));
     CUP_TRY(cup__published_real_or(error, json, object, "beta_slow", 0, &s->low));
     CUP_TRY(cup__published_real_or(error, json, object, "beta_fast", 0, &s->high));
-    s->untruncated = truncate && truncate->kind == CUP__JSON_BOOL && !truncate->boolean;
+    CUP_TRY(cup__published_flag_or(error, json, object, "truncate", true, &truncated));
+    s->untruncated = !truncated;
     return read_attention_factor(error, json, object, s);
 }
 
@@ -68,22 +78,40 @@ static void stretch(cup_gpt_config *g)
         g->context = reach < (double)CUP__PUBLISHED_MOST ? (int64_t)reach : CUP__PUBLISHED_MOST;
 }
 
+/* The word for it. Where there is none, nothing may be said but the base; what others nest for
+ * each kind of block has no word either. */
+static cup_status read_kind(cup__error *error, const cup__json *json, const char *key,
+                            const cup__json_node *object, const char **word)
+{
+    const char *named = cup__json_find(object, "rope_type") ? "rope_type" : "type";
+    *word = "default";
+    if (cup__json_find(object, named))
+        return cup__json_get_string(error, json, object, named, word);
+    CUP__JSON_EACH (child, object)
+        if (strcmp(child->key, "rope_theta") && strcmp(child->key, "partial_rotary_factor"))
+            return cup__published_refuse(error, json, key, IN_ANOTHER_WAY);
+    return CUP_OK;
+}
+
 static cup_status read_scaling(cup__error *error, const cup__json *json, const char *key,
                                const cup__json_node *object, cup_gpt_config *g)
 {
     cup_rope_scaling *s = &g->rope_scaling;
-    const cup__json_node *kind = cup__json_find(object, "rope_type");
-    kind = kind ? kind : cup__json_find(object, "type");
-    const char *word = kind && kind->kind == CUP__JSON_STRING ? kind->string : "";
+    const char *word;
+    CUP_TRY(read_kind(error, json, key, object, &word));
     bool llama3 = !strcmp(word, "llama3"), dynamic = !strcmp(word, "dynamic");
     if (!strcmp(word, "default"))
         return CUP_OK;
+    if (s->factor > 0)
+        return cup__fail(error, CUP_FORMAT,
+                         "%s: \"rope_scaling\" and \"rope_parameters\" both stretch rotary "
+                         "positions; take one of them out",
+                         json->name);
     if (!strcmp(word, "yarn"))
         return read_yarn(error, json, object, g);
     if (!llama3 && !dynamic && strcmp(word, "linear") != 0)
-        return cup__published_refuse(error, json, key,
-                                     "rotary positions scaled in another way");
-    CUP_TRY(cup__json_get_number(error, json, object, "factor", &s->factor));
+        return cup__published_refuse(error, json, key, IN_ANOTHER_WAY);
+    CUP_TRY(cup__published_above(error, json, object, "factor", &s->factor));
     s->dynamic = dynamic;
     s->original = dynamic ? g->context : 0;
     return llama3 ? read_llama3(error, json, object, s) : CUP_OK;
@@ -106,17 +134,17 @@ cup_status cup__published_rope_read(cup__error *error, const cup__json *json, cu
     static const char *const keys[] = {"rope_scaling", "rope_parameters"};
     CUP_TRY(cup__published_whole_or(error, json, json->root, "max_position_embeddings", 2048,
                                     &g->context));
-    CUP_TRY(cup__published_real_or(error, json, json->root, "rope_theta", 10000, &g->rope_base));
+    CUP_TRY(cup__published_above_or(error, json, json->root, "rope_theta", 10000, &g->rope_base));
     CUP_TRY(check_whole_heads(error, json, json->root));
     for (int i = 0; i < 2; i++) {
-        const cup__json_node *object = cup__json_find(json->root, keys[i]);
-        const cup__json_node *base = cup__json_find(object, "rope_theta");
-        if (!object || object->kind != CUP__JSON_OBJECT)
+        const cup__json_node *object;
+        if (!cup__published_has(json->root, keys[i]))
             continue;
+        CUP_TRY(cup__json_get(error, json, json->root, keys[i], CUP__JSON_OBJECT, &object));
         CUP_TRY(check_whole_heads(error, json, object));
         CUP_TRY(read_scaling(error, json, keys[i], object, g));
-        if (base && base->kind == CUP__JSON_NUMBER)
-            g->rope_base = cup__json_number(base);
+        CUP_TRY(cup__published_above_or(error, json, object, "rope_theta", g->rope_base,
+                                        &g->rope_base));
     }
     stretch(g);
     return CUP_OK;

@@ -240,6 +240,7 @@ static cup_status take_published(cup_gpt *m, const char *folder)
     cup__safetensors file;
     CUP_TRY(cup__published_read(c, folder, &config, &family));
     CUP_TRY(check_alike(m, &config, folder));
+    CUP_TRY(cup__published_check(&c->error, folder, &config, family));
     CUP_TRY(cup__safetensors_open(&c->error, folder, &file));
     theirs t = {.m = m, .file = &file};
     cup_status status = CUP_OK;

@@ -68,6 +68,14 @@ TEST(published_rotary_positions_are_read)
         {"\"rope_scaling\": {\"rope_type\": \"dynamic\", \"factor\": 3}",
          192, {.factor = 3, .original = 64, .dynamic = true}},
         {"\"rope_scaling\": {\"rope_type\": \"linear\", \"factor\": 3}", 64, {.factor = 3}},
+        {"\"rope_parameters\": {\"rope_theta\": 10000, \"partial_rotary_factor\": 1}",
+         64, {.factor = 0}},
+        {"\"rope_scaling\": {\"type\": \"linear\", \"factor\": 3}, "
+         "\"rope_parameters\": {\"rope_type\": \"default\"}", 64, {.factor = 3}},
+        /* What stands beside both counts. */
+        {"\"original_max_position_embeddings\": 16, \"rope_scaling\": {\"rope_type\": \"yarn\", "
+         "\"original_max_position_embeddings\": 32}", 64,
+         {.factor = 4, .original = 16, .yarn = true}},
     };
     cup_context *c = cup_context_new(CUP_OPTIONS(cup_options, .device = "cpu"));
     const char *folder = test_folder();
@@ -91,7 +99,22 @@ TEST(published_rotary_positions_are_refused_where_they_cannot_be)
         {"\"rope_type\": \"longrope\"", "scaled in another way", CUP_UNSUPPORTED},
         {"\"rope_type\": \"yarn\"", "factor", CUP_FORMAT},
         {"\"rope_type\": \"dynamic\"", "factor", CUP_FORMAT},
-        {"\"rope_type\": \"dynamic\", \"factor\": 0", "rope_scaling", CUP_FORMAT},
+        {"\"rope_type\": \"dynamic\", \"factor\": 0", "\"factor\" must be above 0", CUP_FORMAT},
+        {"\"rope_type\": \"yarn\", \"factor\": 0", "\"factor\" must be above 0", CUP_FORMAT},
+        {"\"rope_type\": \"yarn\", \"factor\": 2, \"truncate\": 0",
+         "\"truncate\" must be a boolean", CUP_FORMAT},
+        {"\"rope_type\": \"llama3\", \"factor\": 8, \"low_freq_factor\": 0, "
+         "\"high_freq_factor\": 4, \"original_max_position_embeddings\": 16",
+         "\"low_freq_factor\" must be above 0", CUP_FORMAT},
+        {"\"rope_type\": \"linear\", \"factor\": 2, \"rope_theta\": \"1e6\"",
+         "\"rope_theta\" must be a number", CUP_FORMAT},
+        {"\"rope_type\": 7", "\"rope_type\" must be a string", CUP_FORMAT},
+        {"\"factor\": 8", "scaled in another way", CUP_UNSUPPORTED},
+        {"\"rope_type\": \"linear\", \"factor\": 2}, \"rope_parameters\": {\"rope_type\": "
+         "\"yarn\", \"factor\": 4",
+         "both stretch rotary positions; take one of them out", CUP_FORMAT},
+        {"\"rope_type\": \"default\"}, \"rope_parameters\": [7], \"x\": {",
+         "\"rope_parameters\" must be an object", CUP_FORMAT},
         {"\"rope_type\": \"yarn\", \"factor\": 2, \"attention_factor\": 0",
          "the attention factor must be above 0, not 0", CUP_FORMAT},
         {"\"rope_type\": \"yarn\", \"factor\": 2, \"beta_fast\": 1, \"beta_slow\": 4",

@@ -80,8 +80,9 @@ cup_status cup__conv_join(cup__call *call, const cup__conv *v, const conv_parts 
 /* Adds parts of one group in f32 by result, tap and channel, and puts the sums where they go. */
 cup_status cup__conv_add_parts(cup__call *call, const cup__conv *v, const conv_parts *p);
 
-/* Of a convolution with windows of one place, the elements from a place to the next; 0 where they
- * do not lie evenly. */
+/* The elements from a place to the next, of so many images with `high` rows of `wide` places, or of
+ * a convolution with windows of one place; 0 where they do not lie evenly. */
+int64_t cup__conv_step_of(const long long *step, int64_t images, int64_t high, int64_t wide);
 int64_t cup__conv_place_step(const conv_call *c, const long long *step);
 
 #endif

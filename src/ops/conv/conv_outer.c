@@ -11,13 +11,17 @@
 #define GRID_Y_MOST 65535
 #define SERIAL 256           /* places that a thread adds up behind each other */
 
+int64_t cup__conv_step_of(const long long *step, int64_t images, int64_t high, int64_t wide)
+{
+    int64_t each = wide > 1 ? step[3] : high > 1 ? step[2] : step[0];
+    bool even = (high == 1 || step[2] == wide * each) &&
+                (images == 1 || step[0] == high * wide * each);
+    return even ? each : 0;
+}
+
 int64_t cup__conv_place_step(const conv_call *c, const long long *step)
 {
-    int64_t high = c->side[0].in, wide = c->side[1].in;
-    int64_t row = wide > 1 ? step[3] : high > 1 ? step[2] : step[0];
-    bool even = (high == 1 || step[2] == wide * row) &&
-                (c->images == 1 || step[0] == high * wide * row);
-    return even ? row : 0;
+    return cup__conv_step_of(step, c->images, c->side[0].in, c->side[1].in);
 }
 
 static int64_t places_of(const conv_call *c)

@@ -14,20 +14,6 @@
 
 #define PLACES_EACH 4 /* elements for each place, up to which parts are better matrices */
 
-/* Elements from one place to the next, where places lie evenly behind each other. */
-static int64_t place_step(const long long step[4], int64_t rows, int64_t columns)
-{
-    return columns > 1 ? step[3] : rows > 1 ? step[2] : step[0];
-}
-
-static bool places_lie_evenly(const long long step[4], int64_t images, int64_t rows,
-                              int64_t columns)
-{
-    int64_t each = place_step(step, rows, columns);
-    return (rows == 1 || step[2] == columns * each) &&
-           (images == 1 || step[0] == rows * columns * each);
-}
-
 static void fill_product(cup__conv_work *w, const cup__conv *v)
 {
     const conv_call *c = w->call;
@@ -60,6 +46,12 @@ static void fill_scaling(cup__conv_work *w, const cup__conv *v)
     w->argument.all.b_scale = w->scaling.b;
 }
 
+/* From place to place of a class; 0 where they do not lie evenly. */
+static int64_t step_of(const cup__conv_work *w, const long long step[4])
+{
+    return cup__conv_step_of(step, w->call->images, w->line[0].count, w->line[1].count);
+}
+
 /* What becomes of the sums in the same pass. */
 static void fill_join(cup__conv_work *w, const cup__conv *v)
 {
@@ -68,7 +60,7 @@ static void fill_join(cup__conv_work *w, const cup__conv *v)
     w->p.activation = v->activation;
     w->p.kind = v->residual ? PRODUCT_ADD_FIRST : 0;
     w->p.other = v->residual;
-    w->residual_row = place_step(step, w->line[0].count, w->line[1].count);
+    w->residual_row = step_of(w, step);
 }
 
 /* Where places and taps are. */
@@ -96,8 +88,8 @@ static void aim_results(cup__conv_work *w)
     long long step[4] = {c->y_step[0], 1, l[0].every * c->y_step[2], l[1].every * c->y_step[3]};
     char *y = c->y;
     y += (l[0].first * c->y_step[2] + l[1].first * c->y_step[3]) * cup_dtype_size(w->p.y_dtype);
-    w->p.y = (cup__matrix){y, place_step(step, l[0].count, l[1].count), 1, {0}};
-    w->spread = !places_lie_evenly(step, c->images, l[0].count, l[1].count);
+    w->p.y = (cup__matrix){y, step_of(w, step), 1, {0}};
+    w->spread = w->p.m > 1 && w->p.y.row == 0;
     for (int d = 0; d < 3; d++)
         w->argument.y_step[d] = step[d ? d + 1 : 0];
 }
@@ -336,8 +328,7 @@ static cup_tensor *make_parts(cup__conv_work *w, int count, conv_parts *out)
 
 static cup_status encode_depth(cup__conv_work *w)
 {
-    const conv_call *c = w->call;
-    CUP_TRY(cup__conv_encode_dy(w, place_step(c->w_step, w->line[0].count, w->line[1].count)));
+    CUP_TRY(cup__conv_encode_dy(w, step_of(w, w->call->w_step)));
     return cup__conv_encode_image(w, &w->b, CUP__CONV_CHUNK);
 }
 

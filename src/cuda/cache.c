@@ -124,8 +124,9 @@ static bool read_file(const char *path, const cup__key *key, cup__code *out)
     bool good = cup__code_decode(bytes, size, key, out);
     cup__free(bytes);
     if (good) {
-        /* The order in which files go is that of last use; a read-only folder has none. */
-        struct timespec times[2] = {{.tv_nsec = UTIME_NOW}, {.tv_nsec = UTIME_OMIT}};
+        /* The order in which files go is that of last use, kept as the time of change: that of
+         * access moves when a list is made. A read-only folder has none. */
+        struct timespec times[2] = {{.tv_nsec = UTIME_OMIT}, {.tv_nsec = UTIME_NOW}};
         utimensat(AT_FDCWD, path, times, 0);
     } else {
         cup__log(CUP__INFO, "%s is damaged and will be made again", path);
@@ -202,7 +203,7 @@ static bool add_item(cup__cached_list *list, const char *folder, const char *nam
         return path;
     }
     list->items[list->count++] =
-        (cup__cached){.path = path, .bytes = status.st_size, .used = status.st_atime};
+        (cup__cached){.path = path, .bytes = status.st_size, .used = status.st_mtime};
     return true;
 }
 

@@ -47,6 +47,8 @@ typedef struct run {
     double failed_at;
     int told; /* how often the others were told to end */
     unsigned passed; /* signals that were passed on */
+    int unwritten;   /* errno of the first write to stdout that failed */
+    struct sigaction pipe; /* what SIGPIPE did before */
 } run;
 
 static volatile sig_atomic_t signal_number, signal_count;
@@ -106,10 +108,12 @@ static void set_common(const launcher *l, int attempt)
     set_number("CUP_RESTARTS", attempt);
 }
 
-static void become(const launcher *l, int rank, const int *pipes)
+static void become(const run *r, int rank, const int *pipes)
 {
+    const launcher *l = r->l;
     int nothing = open("/dev/null", O_RDONLY);
     catch_signals(SIG_DFL);
+    sigaction(SIGPIPE, &r->pipe, NULL);
     setpgid(0, 0);
     prctl(PR_SET_PDEATHSIG, SIGTERM);
     for (int i = 0; i < 2; i++)
@@ -124,9 +128,8 @@ static void become(const launcher *l, int rank, const int *pipes)
 
 static int start_one(run *r, int rank)
 {
-    const launcher *l = r->l;
     int pipes[4] = {-1, -1, -1, -1};
-    bool plain = l->first_plain && rank == 0;
+    bool plain = r->l->first_plain && rank == 0;
     for (int i = 0; i < 2; i++)
         if (!plain && pipe2(pipes + 2 * i, O_CLOEXEC))
             return cli_fail(CLI_FAILED, "no pipe for rank %d: %s", rank, strerror(errno));
@@ -134,7 +137,7 @@ static int start_one(run *r, int rank)
     fflush(stderr);
     pid_t id = fork();
     if (id == 0)
-        become(l, rank, pipes);
+        become(r, rank, pipes);
     if (id < 0)
         return cli_fail(CLI_FAILED, "rank %d cannot be started: %s", rank, strerror(errno));
     setpgid(id, id);
@@ -149,45 +152,60 @@ static int start_one(run *r, int rank)
     return CLI_OK;
 }
 
-static void write_all(int handle, const char *bytes, size_t count)
+/* Returns 0, or why not all was written. */
+static int write_all(int handle, const char *bytes, size_t count)
 {
     while (count) {
         ssize_t written = write(handle, bytes, count);
-        if (written < 0 && errno != EINTR)
-            return;
+        struct pollfd room = {.fd = handle, .events = POLLOUT};
+        if (written < 0 && errno == EAGAIN)
+            poll(&room, 1, -1);
+        else if (written < 0 && errno != EINTR)
+            return errno;
         bytes += written > 0 ? written : 0;
         count -= written > 0 ? (size_t)written : 0;
     }
+    return 0;
 }
 
-/* A line, or what there is of it, behind the number of its process. */
-static void pass_line(stream *s)
+static void end_stream(stream *s)
+{
+    if (s->from >= 0)
+        close(s->from);
+    s->from = -1;
+}
+
+/* A line, or what there is of it, behind the number of its process. Who wrote it is to see that
+ * nobody reads any more as it would without a launcher; a full disk ends no work. */
+static void pass_line(run *r, stream *s)
 {
     char text[LINE + 32];
     int length = snprintf(text, sizeof text, "[%d] %.*s\n", s->rank, (int)s->used, s->line);
-    if (s->used)
-        write_all(s->to, text, (size_t)length);
+    int why = s->used ? write_all(s->to, text, (size_t)length) : 0;
     s->used = 0;
+    if (why && s->to == STDOUT_FILENO && !r->unwritten)
+        r->unwritten = why;
+    if (why == EPIPE)
+        end_stream(s);
 }
 
-static void pass_on(stream *s)
+static void pass_on(run *r, stream *s)
 {
     char bytes[LINE];
     ssize_t got = read(s->from, bytes, sizeof bytes);
     if (got < 0 && (errno == EINTR || errno == EAGAIN))
         return;
-    for (ssize_t i = 0; i < got; i++) {
+    for (ssize_t i = 0; i < got && s->from >= 0; i++) {
         bool ends = bytes[i] == '\n' || bytes[i] == '\r';
         if (!ends)
             s->line[s->used++] = bytes[i];
         if (ends || s->used == LINE)
-            pass_line(s);
+            pass_line(r, s);
     }
     if (got > 0)
         return;
-    pass_line(s);
-    close(s->from);
-    s->from = -1;
+    pass_line(r, s);
+    end_stream(s);
 }
 
 /* Whether something came. */
@@ -199,7 +217,7 @@ static bool pass_streams(run *r, int wait_ms)
     int found = poll(r->polls, (nfds_t)count, wait_ms);
     for (int i = 0; i < all && found > 0; i++)
         if (r->polls[i].revents)
-            pass_on(&r->streams[i]);
+            pass_on(r, &r->streams[i]);
     return found > 0;
 }
 
@@ -286,6 +304,9 @@ static int attempt(run *r, int number)
     }
     while (pass_streams(r, 0)) {
     }
+    /* What a process left running may hold the other ends for long. */
+    for (int i = 0; i < 2 * r->l->processes; i++)
+        end_stream(&r->streams[i]);
     return r->code;
 }
 
@@ -312,6 +333,7 @@ int launcher_run(const launcher *l)
     int code = CLI_MEMORY;
     if (r.processes && r.streams && r.polls) {
         catch_signals(on_signal);
+        sigaction(SIGPIPE, &(struct sigaction){.sa_handler = SIG_IGN}, &r.pipe);
         for (int number = 0; number <= l->restarts; number++) {
             code = attempt(&r, number);
             if (!code || signal_count)
@@ -327,5 +349,5 @@ int launcher_run(const launcher *l)
     free(r.processes);
     free(r.streams);
     free(r.polls);
-    return code;
+    return code == CLI_OK && r.unwritten ? cli_output_failed(r.unwritten) : code;
 }

@@ -130,9 +130,11 @@ int cli_close_output(int code)
 {
     errno = 0;
     bool failed = fflush(stdout) || ferror(stdout);
-    if (!failed || code != CLI_OK)
-        return code;
-    int why = why_output_failed(errno);
+    return failed && code == CLI_OK ? cli_output_failed(why_output_failed(errno)) : code;
+}
+
+int cli_output_failed(int why)
+{
     if (why == EPIPE)
         return CLI_SIGNAL + SIGPIPE;
     return cli_fail(CLI_FILE, "stdout could not be written: %s",

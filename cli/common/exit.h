@@ -57,4 +57,7 @@ void cli_keep_streams(void);
  * that a reader who has left is not worth a word. */
 int cli_close_output(int code);
 
+/* The exit code of stdout that could not be written, and its sentence; errno or 0: unknown. */
+int cli_output_failed(int why);
+
 #endif

@@ -74,6 +74,25 @@ TEST(launch_passes_signals_on)
     EXPECT_CONTAINS(out, "[1] ended");
 }
 
+/* Who writes what nobody reads any more sees that as without a launcher; a full disk is told at the
+ * end. */
+TEST(launch_goes_on_without_a_reader)
+{
+    const char *work = "trap \"\" PIPE; i=0; while [ $i -lt 100 ]; do echo $i >&2 2>/dev/null; "
+                       "i=$((i + 1)); done; sleep 0.3; echo done >>\"$DONE\"";
+    EXPECT_INT(test_command(out, sizeof out,
+                            "export DONE='%s/done'; ('%s' launch -- sh -c '%s' 2>&1; "
+                            "echo code $? >>\"$DONE\") | head -n 1; cat \"$DONE\"",
+                            test_folder(), command(), work),
+               0);
+    EXPECT_CONTAINS(out, "] 0\ndone\ndone\ncode 0\n");
+    EXPECT_INT(test_command(out, sizeof out, "'%s' launch -- yes | head -n 1", command()), 0);
+    EXPECT_CONTAINS(out, "SIGPIPE");
+    EXPECT_INT(launch("-- echo hello >/dev/full"), 5);
+    EXPECT_CONTAINS(out, "stdout could not be written: No space left on device");
+    EXPECT_INT(launch("-- sh -c 'echo hello; exit 9' >/dev/full"), 9);
+}
+
 static const char *work_folder(void)
 {
     const char *folder = test_folder();

@@ -211,28 +211,54 @@ static bool is_empty(const cup__json *json, const char *key)
            ((node->kind == CUP__JSON_ARRAY || node->kind == CUP__JSON_OBJECT) && node->count == 0);
 }
 
-static cup_status read_rank(cup__error *error, const cup__json *json, int64_t *rank, double *alpha)
+/* Some begin with a part of the model's weights, which they take from these: beside the weights as
+ * they are, what they hold is not what was trained. */
+static cup_status check_beginning(cup__error *error, const cup__json *json)
 {
-    static const char *const strange[] = {"use_dora",    "modules_to_save", "rank_pattern",
-                                          "lora_bias",   "alpha_pattern",   "layer_replication",
-                                          "use_qalora",  "target_parameters", NULL};
+    static const char *const taken[] = {"pissa", "olora", "corda", "loftq", "lora_ga", NULL};
+    const cup__json_node *node = cup__json_find(json->root, "init_lora_weights");
+    if (!node || node->kind != CUP__JSON_STRING)
+        return CUP_OK;
+    for (int i = 0; taken[i]; i++)
+        if (!strncmp(node->string, taken[i], strlen(taken[i])))
+            return cup__fail(error, CUP_UNSUPPORTED,
+                             "%s: adapters that begin as \"%.40s\" stand beside other weights than "
+                             "the model's; have peft convert them (save_pretrained with "
+                             "path_initial_model_for_weight_conversion)",
+                             json->name, node->string);
+    return CUP_OK;
+}
+
+static cup_status check_kind(cup__error *error, const cup__json *json)
+{
+    static const char *const strange[] = {
+        "use_dora",      "modules_to_save",   "rank_pattern", "lora_bias",
+        "alpha_pattern", "layer_replication", "use_qalora",   "target_parameters",
+        "use_bdlora",    "arrow_config",      "alora_invocation_tokens", NULL};
     const cup__json_node *type = cup__json_find(json->root, "peft_type");
     const cup__json_node *bias = cup__json_find(json->root, "bias");
     if (!type || type->kind != CUP__JSON_STRING || strcmp(type->string, "LORA") != 0)
         return unsupported(error, json, "peft_type");
-    if (bias && bias->kind == CUP__JSON_STRING && strcmp(bias->string, "none") != 0)
+    if (cup__published_has(json->root, "bias") &&
+        (bias->kind != CUP__JSON_STRING || strcmp(bias->string, "none") != 0))
         return unsupported(error, json, "bias");
     for (int i = 0; strange[i]; i++)
         if (!is_empty(json, strange[i]))
             return unsupported(error, json, strange[i]);
+    return check_beginning(error, json);
+}
+
+static cup_status read_rank(cup__error *error, const cup__json *json, int64_t *rank, double *alpha)
+{
+    const cup__json_node *root = json->root;
+    bool rooted;
     *rank = USUAL_RANK;
-    *alpha = USUAL_RANK;
-    if (cup__json_find(json->root, "r"))
-        CUP_TRY(cup__json_get_integer(error, json, json->root, "r", 1, CUP__LORA_RANK_MOST, rank));
-    if (cup__json_find(json->root, "lora_alpha"))
-        CUP_TRY(cup__json_get_number(error, json, json->root, "lora_alpha", alpha));
-    if (!is_empty(json, "use_rslora"))
-        *alpha *= sqrt((double)*rank);
+    CUP_TRY(check_kind(error, json));
+    if (cup__published_has(root, "r"))
+        CUP_TRY(cup__json_get_integer(error, json, root, "r", 1, CUP__LORA_RANK_MOST, rank));
+    CUP_TRY(cup__published_above_or(error, json, root, "lora_alpha", USUAL_RANK, alpha));
+    CUP_TRY(cup__published_flag_or(error, json, root, "use_rslora", false, &rooted));
+    *alpha *= rooted ? sqrt((double)*rank) : 1;
     return CUP_OK;
 }
 

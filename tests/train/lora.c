@@ -396,6 +396,15 @@ TEST(adapters_of_others_are_refused_where_they_are_other_ones)
                    "rank_pattern");
     expect_refused(c, &p, last, "\"modules_to_save\": [\"lm_head\"]", CUP_UNSUPPORTED,
                    "modules_to_save");
+    expect_refused(c, &p, "\"none\"", "7", CUP_UNSUPPORTED, "bias");
+    expect_refused(c, &p, last, "\"alora_invocation_tokens\": [5]", CUP_UNSUPPORTED,
+                   "alora_invocation_tokens");
+    expect_refused(c, &p, last, "\"init_lora_weights\": \"pissa_niter_16\"", CUP_UNSUPPORTED,
+                   "begin as \"pissa_niter_16\" stand beside other weights");
+    expect_refused(c, &p, "\"use_rslora\": false", "\"use_rslora\": 0", CUP_FORMAT,
+                   "\"use_rslora\" must be a boolean");
+    expect_refused(c, &p, "\"lora_alpha\": ", "\"lora_alpha\": 0, \"was\": ", CUP_FORMAT,
+                   "\"lora_alpha\" must be above 0");
     expect_refused(c, &p, "\"r\": 2", "\"r\": 0", CUP_FORMAT, "\"r\"");
     expect_refused(c, &p, "\"r\": 2", "\"r\": 3", CUP_FORMAT, "it must be");
     EXPECT_INT(cup_safetensors_save(c, in(p.own, "adapter_model.safetensors"), kept, 7), CUP_OK);

@@ -172,12 +172,6 @@ static double error_of(cup__exact *e, const cup__impl *impl)
     return worst;
 }
 
-int64_t cup__exact_held(const cup__exact *e, const char **note)
-{
-    *note = e->note;
-    return e->held;
-}
-
 double cup__exact_error(cup__exact *e, const cup__impl *impl)
 {
     if (e->held < 0)

@@ -13,9 +13,6 @@ typedef struct cup__exact cup__exact;
  * that is open. */
 cup__exact *cup__exact_new(const cup__call *timed);
 
-/* How many elements in double the specification was asked for, as cup__sampled_hold says. */
-int64_t cup__exact_held(const cup__exact *e, const char **note);
-
 /* The error of an implementation at the call, as in cup_check; NAN where it fails, infinite where
  * the specification says otherwise than double. */
 double cup__exact_error(cup__exact *e, const cup__impl *impl);

@@ -27,11 +27,6 @@ static void inside(const cup__conv_window *w, int d, int64_t *begin, int64_t *en
     *begin = *begin < *end ? *begin : *end;
 }
 
-int64_t cup__conv_window_space(const cup__conv_window *w)
-{
-    return w->channels * w->count[1];
-}
-
 /* Columns of a row whose channels are neighbours. */
 static void copy_last(const cup__conv_window *w, const char *from, int64_t step, int64_t count,
                       float *to)

@@ -20,9 +20,8 @@ typedef struct cup__conv_window {
 } cup__conv_window;
 
 /* Zeros where the image has ended, and for channels that are not read. `space` takes
- * cup__conv_window_space floats. */
+ * as many floats as there are channels times columns. */
 void cup__conv_window_fill(const cup__conv_window *w, float *to, float *space);
-int64_t cup__conv_window_space(const cup__conv_window *w);
 
 /* How the places of a class are cut into blocks, and their copies. */
 typedef struct cup__conv_blocks {

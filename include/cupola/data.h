@@ -95,7 +95,8 @@ CUP_API cup_tokenizer *cup_tokenizer_learn(cup_context *c, const char *const *pa
  * folder with both, tokenizer.json is read and not vocab.json. Kept, for cup_gpt_publish, and saved
  * are tokenizer_config.json, generation_config.json, special_tokens_map.json and
  * chat_template.jinja: CUP_FORMAT where one is no JSON object, or not UTF-8, CUP_IO where it has
- * over 4 MiB. CUP_UNSUPPORTED where a tokenizer.json is of another kind. */
+ * over 4 MiB. CUP_UNSUPPORTED where a tokenizer.json is of another kind, or has added tokens that
+ * take or want other text round them. */
 CUP_API cup_tokenizer *cup_tokenizer_load(cup_context *c, const char *path);
 CUP_API cup_status cup_tokenizer_save(cup_context *c, const cup_tokenizer *t, const char *path);
 /* Writes a BPE tokenizer as Hugging Face's tokenizer.json. CUP_UNSUPPORTED of one of characters. */

@@ -194,17 +194,50 @@ bool cup__published_nfc(const cup__json *json)
     return is_word(cup__json_find(json->root, "normalizer"), "type", "NFC");
 }
 
-cup_status cup__published_pattern(cup__error *error, const cup__json *json, cup__text *lines,
-                                  const char **out)
+/* What an added token asks for beside being one wherever its text stands. One that is searched for
+ * in text with its spaces marked is the same, but where a mark more stands in front. */
+static cup_status check_added(cup__error *error, const cup__json *json, const char *pattern)
+{
+    static const char *const keys[] = {"lstrip", "rstrip", "single_word", "normalized"};
+    int count = !strcmp(pattern, "spaces-one-more") ? 4 : 3;
+    const cup__json_node *list = cup__json_find(json->root, "added_tokens");
+    if (!list || list->kind != CUP__JSON_ARRAY)
+        return CUP_OK;
+    CUP__JSON_EACH (token, list)
+        for (int i = 0; i < count; i++)
+            if (is_set(token, keys[i], false)) {
+                const cup__json_node *text = cup__json_find(token, "content");
+                return cup__fail(error, CUP_UNSUPPORTED,
+                                 "%s: the added token \"%.60s\" has \"%s\", by which it takes or "
+                                 "wants other text round it, which is not read here; set it to "
+                                 "false where texts do not hold the token so",
+                                 json->name,
+                                 text && text->kind == CUP__JSON_STRING ? text->string : "",
+                                 keys[i]);
+            }
+    return CUP_OK;
+}
+
+static cup_status check_model(cup__error *error, const cup__json *json, const cup__json_node *model)
+{
+    static const char *const marks[] = {"continuing_subword_prefix", "end_of_word_suffix"};
+    const cup__json_node *dropout = cup__json_find(model, "dropout");
+    if (is_there(model, "type") && !is_word(model, "type", "BPE"))
+        return refuse(error, json, "the model is no BPE");
+    for (int i = 0; i < 2; i++)
+        if (is_there(model, marks[i]) && !is_word(model, marks[i], ""))
+            return refuse(error, json, "parts of words are marked");
+    if (is_there(model, "dropout") &&
+        (dropout->kind != CUP__JSON_NUMBER || cup__json_number(dropout) != 0))
+        return refuse(error, json, "merges are left out at random (\"dropout\")");
+    return CUP_OK;
+}
+
+static cup_status find_words(cup__error *error, const cup__json *json, cup__text *lines,
+                             const char **out)
 {
     const cup__json_node *model = cup__json_find(json->root, "model");
     const cup__json_node *words = cup__json_find(json->root, "pre_tokenizer");
-    *out = NULL;
-    if (is_there(model, "type") && !is_word(model, "type", "BPE"))
-        return refuse(error, json, "the model is no BPE");
-    if (is_there(model, "continuing_subword_prefix") &&
-        !is_word(model, "continuing_subword_prefix", ""))
-        return refuse(error, json, "parts of words are marked");
     if (is_set(model, "byte_fallback", false)) {
         if (cup__published_whole_words(model))
             return refuse(error, json, "texts are looked up before they are merged");
@@ -217,4 +250,13 @@ cup_status cup__published_pattern(cup__error *error, const cup__json *json, cup_
     if (words && !*out)
         *out = join_lines(words, lines);
     return *out ? CUP_OK : refuse(error, json, "text is cut into words in another way");
+}
+
+cup_status cup__published_pattern(cup__error *error, const cup__json *json, cup__text *lines,
+                                  const char **out)
+{
+    *out = NULL;
+    CUP_TRY(check_model(error, json, cup__json_find(json->root, "model")));
+    CUP_TRY(find_words(error, json, lines, out));
+    return check_added(error, json, *out);
 }

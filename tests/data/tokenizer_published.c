@@ -393,3 +393,55 @@ TEST(tokenizer_json_of_another_kind_is_refused)
     cup_tokenizer_free(t);
     cup_context_free(c);
 }
+
+/* Loads what was put with a part of it exchanged. */
+static void expect_load(cup_context *c, const char *part, const char *by, cup_status status,
+                        const char *words)
+{
+    char *text;
+    cup__text changed = {0};
+    EXPECT_INT(cup__file_read(NULL, path, 1 << 16, &text, NULL), CUP_OK);
+    char *at = strstr(text, part);
+    EXPECT(at);
+    cup__text_add(&changed, "%.*s%s%s", (int)(at - text), text, by, at + strlen(part));
+    EXPECT_INT(cup__file_write(NULL, path, changed.bytes, changed.length), CUP_OK);
+    cup_tokenizer_free(cup_tokenizer_load(c, path));
+    EXPECT_INT(cup_error(c), status);
+    EXPECT_CONTAINS(cup_error_text(c), words);
+    cup_error_clear(c);
+    EXPECT_INT(cup__file_write(NULL, path, text, strlen(text)), CUP_OK);
+    cup__text_free(&changed);
+    cup__free(text);
+}
+
+/* What would make other tokens of a text than those of the library that wrote the file. */
+TEST(tokenizer_json_that_asks_for_more_is_refused)
+{
+    static const struct {
+        const char *part, *by, *words;
+        cup_status status;
+    } cases[] = {
+        {"\"<|end|>\"", "\"<|end|>\",\"lstrip\":true", "\"<|end|>\" has \"lstrip\"",
+         CUP_UNSUPPORTED},
+        {"\"<|end|>\"", "\"<|end|>\",\"rstrip\":true", "has \"rstrip\"", CUP_UNSUPPORTED},
+        {"\"<|end|>\"", "\"<|end|>\",\"single_word\":true", "has \"single_word\"",
+         CUP_UNSUPPORTED},
+        {"\"<|end|>\"", "\"<|end|>\",\"normalized\":true,\"lstrip\":false", "", CUP_OK},
+        {"\"BPE\"", "\"BPE\",\"dropout\":0.1", "left out at random", CUP_UNSUPPORTED},
+        {"\"BPE\"", "\"BPE\",\"dropout\":0.0", "", CUP_OK},
+        {"\"BPE\"", "\"BPE\",\"end_of_word_suffix\":\"</w>\"", "parts of words are marked",
+         CUP_UNSUPPORTED},
+        {"\"BPE\"", "\"BPE\",\"end_of_word_suffix\":\"\"", "", CUP_OK},
+    };
+    cup_context *c = begin();
+    put(LEVEL("true"), "");
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+        expect_load(c, cases[i].part, cases[i].by, cases[i].status, cases[i].words);
+    /* In text with a mark more in front its own would stand in front, too. */
+    put_characters(METASPACE("first"), "");
+    expect_load(c, "\"<s>\"", "\"<s>\",\"normalized\":true", CUP_OK, "");
+    put_characters(ONE_MORE, "");
+    expect_load(c, "\"<s>\"", "\"<s>\",\"normalized\":true", CUP_UNSUPPORTED,
+                "\"<s>\" has \"normalized\"");
+    cup_context_free(c);
+}

@@ -242,7 +242,7 @@ static cup_status cut_further(const cutting *k, const cup__splitter *splitter, c
                           : cup__split_pass(text, length, k->word, k->user);
 }
 
-/* Matches, and what is between them. An empty one is none. */
+/* Matches, and what is between them. One without a character cuts, too. */
 static cup_status cut(const cutting *k, const cup__splitter *splitter, const char *text,
                       size_t length)
 {
@@ -258,15 +258,12 @@ static cup_status cut(const cutting *k, const cup__splitter *splitter, const cha
             return cup__fail(k->error, CUP_UNSUPPORTED,
                              "the text cannot be split into words at byte %zu (PCRE2 error %d)", at,
                              result);
-        at = to;
-        if (from == to && at < length) {
-            for (at++; at < length && ((unsigned char)text[at] & 0xc0) == 0x80; at++)
-                ;
-            continue;
-        }
         CUP_TRY(cut_further(k, splitter, text + done, from - done));
         CUP_TRY(cut_further(k, splitter, text + from, to - from));
-        done = to;
+        done = at = to;
+        if (from == to)
+            for (at++; at < length && ((unsigned char)text[at] & 0xc0) == 0x80; at++)
+                ;
     }
     return cut_further(k, splitter, text + done, length - done);
 }

@@ -212,6 +212,8 @@ static int run(cli_call *call)
     signals_catch();
     cup_context *c = cup_context_new(
         CUP_OPTIONS(cup_options, .device = given->device, .threads = (int)given->threads));
+    if (given->page)
+        cup_file_check(c, given->page);
     cup_classifier *m = given->ema ? cup_classifier_load_average(c, given->from)
                                    : cup_classifier_load(c, given->from);
     int code = cli_report(c);

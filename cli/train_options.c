@@ -326,6 +326,8 @@ int train_apply(const cli_call *call, cup_training *t)
 
 int train_check_device(cup_context *c, const train_given *given)
 {
+    if (given->memory_page && cup_device_is_cuda(c))
+        cup_file_check(c, given->memory_page);
     int code = cli_report(c);
     if (code || cup_device_is_cuda(c))
         return code || cup_tuning(c, given->tune) == CUP_OK ? code : cli_report(c);

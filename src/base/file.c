@@ -289,6 +289,8 @@ cup_status cup__writer_open(cup__error *error, const char *path, cup__writer *ou
 {
     *out = (cup__writer){.handle = -1};
     struct stat there;
+    if (!*path)
+        return cup__file_fail(error, path, "written", ENOENT);
     if (stat(path, &there) == 0 && !S_ISREG(there.st_mode))
         return cup__fail(error, CUP_IO, "%s cannot be written: it is %s; choose another name", path,
                          S_ISDIR(there.st_mode) ? "a folder" : "not a regular file");

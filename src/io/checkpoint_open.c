@@ -172,7 +172,8 @@ cup_status cup__checkpoint_state(cup__error *error, const char *folder, cup__jso
     cup_status status;
     struct stat there;
     if (!cup__folder_exists(folder))
-        status = cup__fail(error, CUP_IO, "%s is no folder; name that of a checkpoint", folder);
+        status = cup__fail(error, CUP_IO, "%s is no folder; name that of a checkpoint",
+                           *folder ? folder : "\"\"");
     else if (stat(path, &there) && errno != ENOENT)
         status = cup__file_fail(error, path, "read", errno);
     else if (!cup__file_exists(path))

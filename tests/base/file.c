@@ -79,6 +79,11 @@ TEST(file_bad_paths_have_sentences)
     cup__error_clear(&error);
     EXPECT_INT(cup__file_write(&error, in_folder(folder, "no/such"), "x", 1), CUP_IO);
     EXPECT_CONTAINS(error.text, "no such file or folder");
+    cup__error_clear(&error);
+    /* It is known before there is anything to write. */
+    cup__writer writer;
+    EXPECT_INT(cup__writer_open(&error, "", &writer), CUP_IO);
+    EXPECT_CONTAINS(error.text, "\"\" cannot be written: there is no such file or folder");
     if (geteuid() == 0)
         return;
     const char *secret = in_folder(folder, "secret");

@@ -177,6 +177,8 @@ TEST(classify_refused)
                  {TINY "--data . --network classes.txt", 5, "line 1 of the network"},
                  {"classify --from r", 2, "name images"},
                  {"classify --from nowhere a.png", 5, "nowhere"},
+                 {"classify --from '' a.png", 5, "\"\" is no folder; name that of a checkpoint"},
+                 {"classify --from nowhere --data . --page no/p.html", 5, "no/p.html cannot be"},
                  {"classify --page p.html a.png", 2, "--page shows what --data gives"}};
     const char *folder = work_folder();
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {

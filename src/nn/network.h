@@ -62,6 +62,7 @@ typedef struct cup__network_line {
     int mode; /* of the words that the layer has for mode= */
     char name[CUP__NETWORK_NAME];
     bool no_bias;
+    unsigned given; /* a bit for each option that stands there */
 } cup__network_line;
 
 /* What stands between two steps: height 0 where it is no image, tokens 0 where they are none. */

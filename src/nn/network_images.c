@@ -53,6 +53,8 @@ static cup_status make_conv(making *m, const cup__network_line *l, cup__network_
     s->window = l->kernel ? l->kernel : 3;
     s->padding = same ? 0 : l->padding >= 0 ? l->padding : s->dilation * (s->window - 1) / 2;
     int64_t most = s->padding;
+    if (in % s->groups || out % s->groups)
+        return cup__network_refuse(m, l, "whose channels its groups do not divide");
     if (same) {
         int64_t high = slide_same(&m->now.height, s), wide = slide_same(&m->now.width, s);
         most = high > wide ? high : wide;

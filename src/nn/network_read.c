@@ -25,6 +25,8 @@ enum {
     MAYBE = 4096     /* with PART: or none */
 };
 
+#define MODE 31 /* its bit among those of options that were given */
+
 static const char *const paddings[] = {"zeros", "reflect", "replicate", "circular", NULL};
 static const char *const interpolations[] = {"nearest", "bilinear", "bicubic", NULL};
 static const char *const poolings[] = {"mean", "max", NULL};
@@ -138,6 +140,14 @@ static bool take_mode(cup__network_line *line, const char *value)
     return false;
 }
 
+/* Whether it stands there for the first time. */
+static bool is_new(cup__network_line *line, unsigned option)
+{
+    bool again = line->given >> option & 1;
+    line->given |= 1u << option;
+    return !again;
+}
+
 /* An option, key=value. */
 static bool take_option(cup__network_line *line, const char *word)
 {
@@ -161,11 +171,13 @@ static bool take_option(cup__network_line *line, const char *word)
     int takes = words[line->kind].takes;
     const char *value = value_of(word, "mode");
     if (value)
-        return take_mode(line, value);
+        return is_new(line, MODE) && take_mode(line, value);
     for (size_t i = 0; i < sizeof options / sizeof *options; i++) {
         value = value_of(word, options[i].name);
         if (!value || !(takes & options[i].needs))
             continue;
+        if (!is_new(line, (unsigned)i))
+            return false;
         if ((takes & GROUPS) && options[i].whole == &line->padding &&
             !strcmp(value, "same")) {
             line->padding = -2;

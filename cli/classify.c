@@ -158,10 +158,13 @@ static int tell_table(const classify_counts *n)
     printf("%lld images: top-1 %.2f %%, top-5 %.2f %%\n", (long long)n->images, 100 * n->top1,
            100 * n->top5);
     printf("%-24s %8s %10s %8s\n", "class", "images", "precision", "recall");
-    for (int64_t k = 0; k < n->classes; k++)
-        printf("%-24s %8lld %8.2f %% %6.2f %%\n", cli_shown(cup_classifier_class(n->m, k)),
-               (long long)classify_images_of(n, k), 100 * classify_precision(n, k),
-               100 * classify_recall(n, k));
+    for (int64_t k = 0; k < n->classes; k++) {
+        char precision[CLASSIFY_PART], recall[CLASSIFY_PART];
+        printf("%-24s %8lld %10s %8s\n", cli_shown(cup_classifier_class(n->m, k)),
+               (long long)classify_images_of(n, k),
+               classify_part(classify_precision(n, k), precision),
+               classify_part(classify_recall(n, k), recall));
+    }
     return CLI_OK;
 }
 

@@ -66,6 +66,12 @@ double classify_recall(const classify_counts *n, int64_t class)
     return (double)n->matrix[class * n->classes + class] / (double)classify_images_of(n, class);
 }
 
+const char *classify_part(double part, char text[CLASSIFY_PART])
+{
+    snprintf(text, CLASSIFY_PART, "%.2f %%", 100 * part);
+    return isfinite(part) ? text : "-";
+}
+
 /* The page. */
 
 static void add_base64(FILE *out, const uint8_t *bytes, size_t count)
@@ -118,10 +124,8 @@ static bool add_picture(FILE *out, const cup_images *images, int64_t index)
 
 static void add_part(FILE *out, double part)
 {
-    if (isfinite(part))
-        fprintf(out, "<td>%.2f %%", 100 * part);
-    else
-        fputs("<td>-", out);
+    char text[CLASSIFY_PART];
+    fprintf(out, "<td>%s", classify_part(part, text));
 }
 
 static void add_table(FILE *out, const classify_counts *n)

@@ -25,6 +25,10 @@ int64_t classify_images_of(const classify_counts *n, int64_t class);
 double classify_precision(const classify_counts *n, int64_t class);
 double classify_recall(const classify_counts *n, int64_t class);
 
+/* Such a part as a reader sees it, perhaps in `text`. */
+#define CLASSIFY_PART 16
+const char *classify_part(double part, char text[CLASSIFY_PART]);
+
 /* Writes the page; what fails is an error of the context. */
 cup_status classify_page(cup_context *c, const classify_counts *n, const char *path);
 

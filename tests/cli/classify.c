@@ -1,8 +1,10 @@
 /* cupola train --task classify and cupola classify as commands. */
+#include <math.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "cli/classify_page.h"
 #include "data/picture_files.h"
 #include "data/shapes.h"
 #include "test.h"
@@ -97,6 +99,15 @@ TEST(classify_trains_by_several_processes)
                               "--processes 2"), 0);
     expect_alike(folder, "r", "s", 8);
     EXPECT_INT(cupola(folder, TINY "--data . --network net.txt --out t --processes 3"), 2);
+}
+
+/* Of none taken for a class there is no part that was right. */
+TEST(classify_writes_parts)
+{
+    char text[CLASSIFY_PART];
+    EXPECT_TEXT(classify_part(0.25, text), "25.00 %");
+    EXPECT_TEXT(classify_part(1, text), "100.00 %");
+    EXPECT_TEXT(classify_part(-NAN, text), "-");
 }
 
 /* What the training of a GPT takes, that of a network for images does; and its metrics. */

@@ -242,6 +242,8 @@ static int run(cli_call *call)
     int processes;
     if (train_is_images(given))
         return train_images(call);
+    if (train_deny_images(call))
+        return CLI_USAGE;
     if (!given->data.count && !given->resume)
         return cli_usage("--data is missing: name files or folders with text to learn from");
     if (given->overwrite && given->resume)

@@ -47,6 +47,8 @@ typedef struct train_place {
 
 /* Whether images are to be told apart; and that whole run. Returns an exit code. */
 bool train_is_images(const train_given *given);
+/* Refuses what a run on text would take and do nothing with. */
+int train_deny_images(const cli_call *call);
 int train_images(cli_call *call);
 /* Names as --preset takes them, of networks for images. */
 #define TRAIN_NETWORKS "mlp|cnn|resnet18|resnet50|vit-s|convnext-t"

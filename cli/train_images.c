@@ -15,6 +15,14 @@ bool train_is_images(const train_given *given)
     return !strcmp(given->task, "classify");
 }
 
+int train_deny_images(const cli_call *call)
+{
+    static const char *const own[] = {"network", "image-size", "grey",   "skip-broken", "as-needed",
+                                      "flip",    "crop",       "rotate", "scale",       "recolor",
+                                      "erase",   "mixup",      "label-smoothing", NULL};
+    return call_deny(call, "without --task classify", own);
+}
+
 /* What the checkpoint says has no say on the command line, but for how long and how often. */
 static int check_options(const cli_call *call)
 {

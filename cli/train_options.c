@@ -262,11 +262,10 @@ static void apply_run(const cli_call *call, cup_training *t)
 static int check_resume(const cli_call *call, const cup_training *t)
 {
     const train_given *given = call->given;
-    static const char *const news[] = {"preset", "tokenizer", "vocabulary", "from"};
-    size_t count = sizeof news / sizeof *news - (t->lora_rank > 0);
-    for (size_t i = 0; i < count; i++)
-        if (call_has(call, news[i]))
-            return cli_usage("--%s does nothing with --resume: leave it out", news[i]);
+    const char *const news[] = {"preset", "tokenizer", "vocabulary",
+                                t->lora_rank > 0 ? NULL : "from", NULL};
+    if (call_deny(call, "with --resume", news))
+        return CLI_USAGE;
     if (call_has(call, "lora") && !t->lora_rank)
         return cli_usage("--lora trains adapters beside a model, and the run in %s trains the "
                          "whole of one: begin another with --from %s",

@@ -284,6 +284,14 @@ int call_allow(const cli_call *call, const char *with, const char *const *allowe
     return CLI_OK;
 }
 
+int call_deny(const cli_call *call, const char *with, const char *const *denied)
+{
+    for (; *denied; denied++)
+        if (call_has(call, *denied))
+            return cli_usage("--%s does nothing %s: leave it out", *denied, with);
+    return CLI_OK;
+}
+
 bool call_has(const cli_call *call, const char *name)
 {
     int i;

@@ -109,6 +109,9 @@ void call_free(cli_call *call);
  * it would be taken and do nothing beside `with`. Returns an exit code. */
 int call_allow(const cli_call *call, const char *with, const char *const *allowed);
 
+/* The same of every option in `denied` (ends with NULL); `with` is said as it is. */
+int call_deny(const cli_call *call, const char *with, const char *const *denied);
+
 /* Whether the option was on the command line. */
 bool call_has(const cli_call *call, const char *name);
 

@@ -53,8 +53,9 @@ cup_status cup__call_fail(cup__call *call, cup_status status, const char *format
     for (int i = 0; i < call->in_count && i < 4 && used < 900; i++)
         used += (size_t)snprintf(text + used, sizeof text - used, "%s%s", i ? ", " : "",
                                  call->in[i] ? cup__tensor_text(call->in[i], shape) : "none");
-    used += (size_t)snprintf(text + used, sizeof text - used, "%s: ",
-                             call->in_count > 4 ? ", ..." : "");
+    if (call->in_count > 0)
+        used += (size_t)snprintf(text + used, sizeof text - used, "%s: ",
+                                 call->in_count > 4 ? ", ..." : "");
     va_list args;
     va_start(args, format);
     vsnprintf(text + used, sizeof text - used, format, args);

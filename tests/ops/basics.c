@@ -54,6 +54,7 @@ TEST(arange_refuses)
     EXPECT(!cup_arange(c, CUP_F32, 0, 1, CUP_OPTIONS(cup_arange_options, .step = NAN)));
     expect_error(c, CUP_ARGUMENT, "finite");
     EXPECT(!cup_arange(c, CUP_F32, 0, INFINITY, NULL));
+    EXPECT_CONTAINS(cup_error_text(c), "arange: from 0 to inf by steps of 1");
     expect_error(c, CUP_ARGUMENT, "finite");
     EXPECT(!cup_arange(c, CUP_I32, 0, 2, CUP_OPTIONS(cup_arange_options, .step = 0.5)));
     expect_error(c, CUP_ARGUMENT, "whole");

@@ -157,6 +157,19 @@ static bool is_gpt2(const cup_gpt_config *g)
            !g->qk_norm && !g->experts && !g->window && is_plain(g);
 }
 
+/* Models that make embeddings of whole texts may look ahead. */
+static cup_status check_causal(cup__error *error, const cup__json *json)
+{
+    bool causal, both;
+    CUP_TRY(flag_or(error, json, "is_causal", true, &causal));
+    CUP_TRY(flag_or(error, json, "use_bidirectional_attention", false, &both));
+    if (causal && !both)
+        return CUP_OK;
+    return cup__published_refuse(error, json,
+                                 both ? "use_bidirectional_attention" : "is_causal",
+                                 "attention to what follows");
+}
+
 /* What Llama and those that follow it have in common. */
 static cup_status read_decoder(cup__error *error, const cup__json *json, cup_gpt_config *g)
 {
@@ -170,6 +183,7 @@ static cup_status read_decoder(cup__error *error, const cup__json *json, cup_gpt
     CUP_TRY(whole_or(error, json, "num_key_value_heads", g->heads, &g->kv_heads));
     CUP_TRY(whole_or(error, json, "head_dim", 0, &g->head_size));
     CUP_TRY(cup__published_rope_read(error, json, g));
+    CUP_TRY(check_causal(error, json));
     CUP_TRY(above_or(error, json, "rms_norm_eps", 1e-6, &g->epsilon));
     CUP_TRY(flag_or(error, json, "tie_word_embeddings", false, &tied));
     g->positions = CUP_POSITIONS_ROTARY;

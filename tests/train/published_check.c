@@ -92,6 +92,10 @@ TEST(published_keys_of_other_types_are_refused)
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
         expect(c, folder, cases[i].part, cases[i].by, CUP_FORMAT, cases[i].words);
     expect(c, folder, "\"attention_bias\": false", "\"attention_bias\": null", CUP_OK, "");
+    expect(c, folder, "\"attention_bias\": false", "\"is_causal\": false", CUP_UNSUPPORTED,
+           "\"is_causal\" asks for attention to what follows");
+    expect(c, folder, "\"attention_bias\": false", "\"use_bidirectional_attention\": true",
+           CUP_UNSUPPORTED, "attention to what follows");
     cup_context_free(c);
 }
 

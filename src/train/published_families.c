@@ -286,7 +286,7 @@ static cup_status read_mixtral(cup__error *error, const cup__json *json, cup_gpt
 static cup_status read_qwen3_moe(cup__error *error, const cup__json *json, cup_gpt_config *g)
 {
     const cup__json_node *dense = cup__json_find(json->root, "mlp_only_layers");
-    bool slides, of_one;
+    bool slides, of_one, newer;
     int64_t step;
     CUP_TRY(read_qwen3(error, json, g));
     /* All blocks of this one see as much. */
@@ -294,7 +294,10 @@ static cup_status read_qwen3_moe(cup__error *error, const cup__json *json, cup_g
     if (slides)
         CUP_TRY(whole_or(error, json, "sliding_window", 0, &g->window));
     g->window_from = 0;
-    CUP_TRY(read_experts(error, json, "num_experts", g));
+    /* Newer versions of transformers write the name that Mixtral has for it. */
+    newer = !cup__published_has(json->root, "num_experts") &&
+            cup__published_has(json->root, "num_local_experts");
+    CUP_TRY(read_experts(error, json, newer ? "num_local_experts" : "num_experts", g));
     CUP_TRY(whole(error, json, "moe_intermediate_size", &g->hidden));
     CUP_TRY(whole_or(error, json, "decoder_sparse_step", 1, &step));
     bool none = !cup__published_has(json->root, "mlp_only_layers") ||

@@ -126,3 +126,18 @@ TEST(published_weights_that_are_quantized_are_refused)
            "bf16");
     cup_context_free(c);
 }
+
+/* As transformers 5 writes a Qwen 3 MoE. */
+TEST(published_experts_may_be_counted_under_mixtrals_name)
+{
+    cup_context *c = cup_context_new(CUP_OPTIONS(cup_options, .device = "cpu", .seed = 5));
+    cup_gpt_config config = qwen3;
+    const char *folder = test_folder();
+    config.experts = 3;
+    export_to(c, folder, &config);
+    expect(c, folder, "\"num_experts\": 3", "\"num_local_experts\": 3", CUP_OK, "");
+    expect(c, folder, "\"num_experts\": 3", "\"num_local_experts\": 2", CUP_FORMAT,
+           "the model has none");
+    expect(c, folder, "\"num_experts\": 3", "\"experts\": 3", CUP_FORMAT, "no key \"num_experts\"");
+    cup_context_free(c);
+}

@@ -71,9 +71,6 @@ static void read_line(cup_context *c, char *line)
     if (!row || row->op->view || row->attributes_size > sizeof attributes ||
         cup_dtype_find(field[2], &dtype) != CUP_OK)
         return;
-    const cup__sample *own = row->op->bench ? row->op->bench : row->op->samples;
-    if (own && own->attributes)
-        memcpy(attributes, own->attributes, row->attributes_size);
     cup__sample sample = {field[1], attributes};
     cup__filling filling = {0};
     cup_scope_open(c);

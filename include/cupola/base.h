@@ -199,8 +199,9 @@ CUP_API void cup_random_skip(cup_context *c, int64_t calls);
  * element and the root mean square of all; where a query sees one key its gradient is 0.
  * "high": what is multiplied is rounded to 10 bits of fraction, as tf32 has: 2^-10 of that sum.
  * "medium": it may be rounded to bf16: 2^-7 of that sum; attention and convolutions as "high". In
- * these two, elements below 2^-29 of the largest in their row or column, or in x, the weight or dy
- * of a convolution, may keep fewer bits. */
+ * these two, elements below 2^-29 of the largest in their row or column, in x, the weight or dy of
+ * a convolution, or in q or k of attention may keep fewer bits, and so may those below 2^-17 of the
+ * largest in v or in the gradient of attention's result, and probabilities below 2^-14. */
 CUP_API cup_status cup_precision(cup_context *c, const char *precision);
 
 /* With CUP_DEBUG=1, or `debug` in its options, a context watches how it is used, at the price of

@@ -29,6 +29,7 @@ typedef struct cup__attention {
     cup__attention_score score;
     cup__attention_lists lists;
     double scale, dropout;
+    const cup_tensor *scales; /* [4] where f32 is rounded to f16: of q, k, v and d_o; NULL */
     const cup_tensor *ranges[2]; /* on a GPU, of queries and of keys: attention_ranges.cu; NULL */
     cup__heads q, k, v, o;       /* forward writes o, backward reads it */
     cup_tensor *lse;             /* [batch, heads, queries]; NULL: not wanted */
@@ -149,6 +150,8 @@ cup_status cup__attention_cpu_grad(cup__attention *a);
 const char *cup__attention_hopper_refuses(const cup__call *call);
 const char *cup__attention_hopper_grad_refuses(const cup__call *call);
 const char *cup__attention_pass_refuses(const cup__call *call);
+const char *cup__attention_rounded_refuses(const cup__call *call);
+const char *cup__attention_rounded_grad_refuses(const cup__call *call);
 const char *cup__attention_decode_refuses(const cup__call *call);
 const char *cup__attention_decode_f32_refuses(const cup__call *call);
 const char *cup__attention_flash_refuses(const cup__call *call);
@@ -162,6 +165,8 @@ cup_status cup__attention_with_ranges(cup__attention *a, cup_status (*kernels)(c
 cup_status cup__attention_hopper(cup__attention *a);
 cup_status cup__attention_hopper_grad(cup__attention *a);
 cup_status cup__attention_pass(cup__attention *a);
+cup_status cup__attention_rounded(cup__attention *a);
+cup_status cup__attention_rounded_grad(cup__attention *a);
 cup_status cup__attention_flash(cup__attention *a);
 cup_status cup__attention_flash_grad(cup__attention *a);
 cup_status cup__attention_decode(cup__attention *a);

@@ -61,6 +61,7 @@ typedef struct attention_call {
     attention_sights ranges;
     attention_lists lists;
     unsigned *queue; /* see units.cuh */
+    const float *scales; /* for ROUNDED: what q, k, v and d_o were divided by, 16-byte aligned */
 #if FORMULA || !defined(__CUDACC__)
     attention_formula formula; /* last: kernels without one do not have it */
 #endif

@@ -168,6 +168,8 @@ static RUN(run_cpu_grad, cpu_grad)
 RUN_CUDA(run_hopper, cup__attention_hopper)
 RUN_CUDA(run_hopper_grad, cup__attention_hopper_grad)
 RUN_CUDA(run_pass, cup__attention_pass)
+RUN_CUDA(run_rounded, cup__attention_rounded)
+RUN_CUDA(run_rounded_grad, cup__attention_rounded_grad)
 RUN_CUDA(run_flash, cup__attention_flash)
 RUN_CUDA(run_flash_grad, cup__attention_flash_grad)
 RUN_CUDA(run_decode, cup__attention_decode)
@@ -195,6 +197,8 @@ const cup__impl cup__attention_impls[] = {
     {.name = "flash", .place = CUP__CUDA, CUP__THRESHOLDS(16, 64, 128),
      .strided = true, .tolerance = ROUNDED,
      .refuses = cup__attention_flash_refuses, .run = run_flash},
+    {.name = "rounded", .place = CUP__CUDA, .strided = true,
+     .refuses = cup__attention_rounded_refuses, .run = run_rounded},
     {.name = "flash_f32", .place = CUP__CUDA, CUP__THRESHOLDS(16, 64, 128),
      .strided = true, .tolerance = SPLIT,
      .refuses = cup__attention_flash_f32_refuses, .run = run_flash},
@@ -215,6 +219,8 @@ const cup__impl cup__attention_grad_impls[] = {
     {.name = "flash", .place = CUP__CUDA, CUP__THRESHOLDS(16, 64, 128),
      .strided = true, .tolerance = 2 * ROUNDED,
      .refuses = cup__attention_flash_refuses, .run = run_flash_grad},
+    {.name = "rounded", .place = CUP__CUDA, .strided = true,
+     .refuses = cup__attention_rounded_grad_refuses, .run = run_rounded_grad},
     {.name = "flash_f32", .place = CUP__CUDA, CUP__THRESHOLDS(16, 64, 128),
      .strided = true, .tolerance = 2 * SPLIT,
      .refuses = cup__attention_flash_f32_refuses, .run = run_flash_grad},

@@ -104,6 +104,7 @@ attention_call cup__attention_call_of(const cup__attention *a)
         .factor = (float)cup__attention_factor(a->dropout),
         .scale_f64 = a->scale,
         .factor_f64 = cup__attention_factor(a->dropout),
+        .scales = a->scales ? a->scales->data : NULL,
         .formula = cup__attention_formula_of(a),
     };
 }
@@ -129,6 +130,8 @@ int cup__attention_knobs(const cup__attention *a, const cup__knob *knobs, int co
         out[count++] = (cup__knob){"BIAS", 1};
     if (a->d_bias)
         out[count++] = (cup__knob){"BIAS_GRAD", 1};
+    if (a->scales)
+        out[count++] = (cup__knob){"ROUNDED", 1};
     return count + cup__attention_formula_knobs(a, out + count);
 }
 
@@ -220,8 +223,8 @@ static bool fits(const cup__attention *a, const cup__heads *h)
            h->stride[2] % elements == 0;
 }
 
-static cup_tensor *view_of(const cup__heads *h, int64_t batch, int64_t heads, int64_t positions,
-                           int64_t size)
+cup_tensor *cup__attention_view(const cup__heads *h, int64_t batch, int64_t heads,
+                                int64_t positions, int64_t size)
 {
     cup__shape shape = {
         .dtype = h->tensor->dtype, .ndim = 4, .size = {batch, heads, positions, size}};
@@ -233,7 +236,7 @@ static cup_status take(const cup__attention *a, copies *all, cup__heads *h, bool
 {
     if (!h->tensor || fits(a, h))
         return CUP_OK;
-    cup_tensor *view = view_of(h, a->batch, of_keys ? a->kv_heads : a->heads,
+    cup_tensor *view = cup__attention_view(h, a->batch, of_keys ? a->kv_heads : a->heads,
                                of_keys ? a->keys : a->queries, a->size);
     if (!view)
         return a->c->error.status;
@@ -275,7 +278,7 @@ static cup_status give_back(const cup__attention *a, copies *all, cup_status sta
     for (int i = 0; i < all->count; i++) {
         if (status == CUP_OK && all->result[i]) {
             const int64_t *n = all->copy[i]->shape;
-            cup_tensor *to = view_of(&all->original[i], n[0], n[1], n[2], n[3]);
+            cup_tensor *to = cup__attention_view(&all->original[i], n[0], n[1], n[2], n[3]);
             if (!to || !cup__op_call(a->c, &cup__rows[CUP__OP_copy], &all->copy[i], 1, NULL, &to))
                 status = a->c->error.status;
             cup_tensor_free(to);

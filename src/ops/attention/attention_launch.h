@@ -45,6 +45,10 @@ static inline cup__argument cup__attention_argument(const cup__attention *a,
 cup_status cup__attention_launch(const cup__attention *a, const cup__attention_kernel *kernel,
                                  const attention_call *argument);
 
+/* Heads as a tensor [batch, heads, positions, size]; NULL with an error. */
+cup_tensor *cup__attention_view(const cup__heads *h, int64_t batch, int64_t heads,
+                                int64_t positions, int64_t size);
+
 /* Memory for numbers that only live through a call. */
 cup_tensor *cup__attention_numbers(const cup__attention *a, cup_dtype dtype, int64_t count);
 

@@ -36,20 +36,30 @@ static const char *refuses(const cup__attention *a, int64_t size_most)
                : NULL;
 }
 
+const char *cup__hopper_refuses(const cup__attention *a)
+{
+    return refuses(a, 256);
+}
+
+const char *cup__hopper_grad_refuses(const cup__attention *a)
+{
+    if (a->lists.given)
+        return "it knows of no lists of blocks of keys";
+    if (a->score.formula && a->score.formula->by_score & (a->row_grads | a->pair_grads))
+        return "the derivatives of the formula by its tensors have the score in them";
+    return refuses(a, 128);
+}
+
 const char *cup__attention_hopper_refuses(const cup__call *call)
 {
     cup__attention a = cup__attention_of(call);
-    return refuses(&a, 256);
+    return cup__hopper_refuses(&a);
 }
 
 const char *cup__attention_hopper_grad_refuses(const cup__call *call)
 {
     cup__attention a = cup__attention_of(call);
-    if (a.lists.given)
-        return "it knows of no lists of blocks of keys";
-    if (a.score.formula && a.score.formula->by_score & (a.row_grads | a.pair_grads))
-        return "the derivatives of the formula by its tensors have the score in them";
-    return refuses(&a, 128);
+    return cup__hopper_grad_refuses(&a);
 }
 
 /* Whether two neighbouring keys of a bias, and of its gradient, are one aligned word. */

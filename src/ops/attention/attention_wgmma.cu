@@ -250,13 +250,13 @@ DEVICE void finish(const attention_call &c, const unit_of_queries &u, int query,
         sum += __shfl_xor_sync(0xffffffffu, sum, 1);
         sum += __shfl_xor_sync(0xffffffffu, sum, 2);
         float fade = take_sink(c, u.head, &state.base[r], &sum);
-        scale[r] = sum == 0 ? 0 : (DROPOUT ? c.factor : 1.0f) * fade / sum;
+        scale[r] = sum == 0 ? 0 : (DROPOUT ? c.factor : 1.0f) * fade / sum * scales_of(c).z;
         int at = query + lane() / 4 + 8 * r;
         if (c.lse && lane() % 4 == 0 && at < c.queries)
             ((float *)c.lse)[(long long)u.row * c.queries + at] =
                 sum == 0 ? -INFINITE : (state.base[r] + log2f(sum)) * LN_2;
     }
-    store_rows(c, head_of(c.o, u.batch, u.head), c.o.position, query, c.queries, o, scale[0],
+    store_rows(c.size, head_of(c.o, u.batch, u.head), c.o.position, query, c.queries, o, scale[0],
                scale[1]);
 }
 

@@ -30,6 +30,9 @@
 #ifndef DROPOUT
 #define DROPOUT 0
 #endif
+#ifndef ROUNDED
+#define ROUNDED 0 /* the call is one of f32: q, k, v and d_o are rounded, all else is f32 */
+#endif
 
 #define ROWS (64 * WARPGROUPS)
 #define THREADS (128 * (WARPGROUPS + 1))
@@ -49,9 +52,21 @@ typedef float scores[STEP / 2];
 typedef float results[SIZE / 2];
 typedef uint32_t fragments[STEP / 16][4];
 
-DEVICE T *head_of(const attention_heads &h, int batch, int head)
+#if ROUNDED
+typedef float outer; /* an element of what the kernels do not multiply: o, dq, dk and dv */
+#else
+typedef T outer;
+#endif
+
+DEVICE outer *head_of(const attention_heads &h, int batch, int head)
 {
-    return (T *)h.data + batch * h.batch + head * h.head;
+    return (outer *)h.data + batch * h.batch + head * h.head;
+}
+
+/* What each of q, k, v and d_o must be multiplied by. */
+DEVICE float4 scales_of(const attention_call &c)
+{
+    return ROUNDED ? *(const float4 *)c.scales : make_float4(1, 1, 1, 1);
 }
 
 /* One thread brings `Lines` positions, all panels. */
@@ -207,6 +222,13 @@ template <int Count> DEVICE void fade_rows(float (&o)[Count], const float (&fade
         o[i] *= fade[i / 2 % 2];
 }
 
+template <int Count> DEVICE void multiply(float (&s)[Count], float by)
+{
+#pragma unroll
+    for (int i = 0; i < Count; i++)
+        s[i] *= by;
+}
+
 /* Sums packed as the A of another product: 16 columns an entry. */
 template <int Count> DEVICE void pack_a(uint32_t (&a)[Count / 8][4], const float (&s)[Count])
 {
@@ -263,16 +285,33 @@ DEVICE void turn_words(uint32_t (&w)[4])
     }
 }
 
-/* A warp's 16 rows of results, from `position` on, straight to memory. */
+/* A row's results of a lane of four, which lie in pairs of columns. */
 template <int Count>
-DEVICE void store_rows(const attention_call &c, T *head, long long stride, int position, int limit,
+DEVICE void store_pairs(float *row, int size, const float (&o)[Count], int r, float scale)
+{
+#pragma unroll
+    for (int j = 0; j < Count / 4; j++) {
+        int column = 8 * j + 2 * (lane() % 4);
+        if (column < size)
+            *(float2 *)(row + column) =
+                make_float2(o[4 * j + 2 * r] * scale, o[4 * j + 2 * r + 1] * scale);
+    }
+}
+
+/* A warp's 16 rows of results of `size` columns, from `position` on, straight to memory. */
+template <int Count>
+DEVICE void store_rows(int size, outer *head, long long stride, int position, int limit,
                        const float (&o)[Count], float low, float high)
 {
 #pragma unroll
     for (int r = 0; r < 2; r++) {
         int at = position + lane() / 4 + 8 * r;
         float scale = r ? high : low;
-        T *row = head + at * stride;
+        outer *row = head + at * stride;
+#if ROUNDED
+        if (at < limit)
+            store_pairs(row, size, o, r, scale);
+#else
 #pragma unroll
         for (int j = 0; j < Count / 16; j++) {
             uint32_t w[4];
@@ -282,9 +321,10 @@ DEVICE void store_rows(const attention_call &c, T *head, long long stride, int p
                             o[16 * j + 4 * k + 2 * r + 1] * scale, T());
             turn_words(w);
             int column = 32 * j + 8 * (lane() % 4);
-            if (at < limit && column < c.size)
+            if (at < limit && column < size)
                 *(uint4 *)(row + column) = make_uint4(w[0], w[1], w[2], w[3]);
         }
+#endif
     }
 }
 

@@ -21,6 +21,11 @@ typedef enum cup__hopper_kernel {
     CUP__HOPPER_KEYS     /* dk and dv */
 } cup__hopper_kernel;
 
+/* Why a call is not for these kernels, forward, backward by two and by one pass; or NULL. */
+const char *cup__hopper_refuses(const cup__attention *a);
+const char *cup__hopper_grad_refuses(const cup__attention *a);
+const char *cup__hopper_pass_refuses(const cup__attention *a);
+
 /* The plan of a kernel for a call, and bytes of shared memory of a plan. */
 cup__hopper_plan cup__hopper_choose(cup__hopper_kernel kernel, const cup__attention *a);
 int64_t cup__hopper_bytes(cup__hopper_kernel kernel, const cup__hopper_plan *plan, int64_t size);

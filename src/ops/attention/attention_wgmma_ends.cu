@@ -18,16 +18,31 @@ DEVICE float product_of_words(uint32_t x, uint32_t y)
     return to_real(a.at[0]) * to_real(b.at[0]) + to_real(a.at[1]) * to_real(b.at[1]);
 }
 
+DEVICE float product_of_eight(const T *o, const T *d_o, float4)
+{
+    uint4 x = *(const uint4 *)o, y = *(const uint4 *)d_o;
+    return product_of_words(x.x, y.x) + product_of_words(x.y, y.y) + product_of_words(x.z, y.z) +
+           product_of_words(x.w, y.w);
+}
+
+DEVICE float product_of_eight(const float *o, const T *d_o, float4 scales)
+{
+    float inverse = 1 / scales.z, sum = 0;
+#pragma unroll
+    for (int i = 0; i < 8; i++)
+        sum += o[i] * inverse * to_real(d_o[i]);
+    return sum;
+}
+
 /* The sum of o times d_o of a query, by LANES neighbouring lanes. */
 DEVICE float delta_of(const attention_call &c, int row, int query)
 {
     int batch = row / c.heads, head = row % c.heads, column = threadIdx.x % LANES * 8;
     float sum = 0;
     if (query < c.queries && column < c.size) {
-        uint4 x = *(const uint4 *)(head_of(c.o, batch, head) + query * c.o.position + column);
-        uint4 y = *(const uint4 *)(head_of(c.d_o, batch, head) + query * c.d_o.position + column);
-        sum = product_of_words(x.x, y.x) + product_of_words(x.y, y.y) +
-              product_of_words(x.z, y.z) + product_of_words(x.w, y.w);
+        const T *d_o = (const T *)c.d_o.data + batch * c.d_o.batch + head * c.d_o.head;
+        sum = product_of_eight(head_of(c.o, batch, head) + query * c.o.position + column,
+                               d_o + query * c.d_o.position + column, scales_of(c));
     }
 #pragma unroll
     for (int i = LANES / 2; i > 0; i /= 2)
@@ -57,9 +72,10 @@ extern "C" __global__ void __launch_bounds__(256)
     ((float *)c.delta)[at] = delta;
     float lse = natural == -INFINITE ? INFINITE : natural * LOG2_E;
     ((float *)c.lse_log2)[at] = lse;
+    float4 scales = scales_of(c);
     if (SINKS && query < c.queries)
         store_number(c.score.d_sinks, row / c.heads, row % c.heads, query,
-                     sink_back(c, row % c.heads, lse, delta));
+                     sink_back(c, row % c.heads, lse, delta * scales.z * scales.w));
 #endif
 }
 
@@ -74,27 +90,22 @@ extern "C" __global__ void __launch_bounds__(256)
     const float4 *from =
         (const float4 *)(p.dq + ((long long)blockIdx.x * 2 + group) * BLOCK_NUMBERS) + thread;
     bool any = pass_any(shape_of(c, p), step);
-    float4 sum[BLOCK_COLUMNS / 8];
+    float sums[BLOCK_COLUMNS / 2];
 #pragma unroll
-    for (int j = 0; j < BLOCK_COLUMNS / 8; j++)
-        sum[j] = any ? from[j * 128] : make_float4(0, 0, 0, 0);
-    T *head = head_of(c.dq, row / c.heads, row % c.heads);
-    int query = step * STEP + block_query(group) + thread / 32 * 16 + lane() / 4;
-#pragma unroll
-    for (int r = 0; r < 2; r++)
-#pragma unroll
-        for (int j = 0; j < BLOCK_COLUMNS / 32; j++) {
-            uint32_t w[4];
-#pragma unroll
-            for (int k = 0; k < 4; k++) {
-                float4 x = sum[4 * j + k];
-                w[k] = pack((r ? x.z : x.x) * c.scale, (r ? x.w : x.y) * c.scale, T());
-            }
-            turn_words(w);
-            int at = query + 8 * r, column = block_column(group) + 32 * j + 8 * (lane() % 4);
-            if (at < c.queries && column < c.size)
-                *(uint4 *)(head + at * c.dq.position + column) =
-                    make_uint4(w[0], w[1], w[2], w[3]);
-        }
+    for (int j = 0; j < BLOCK_COLUMNS / 8; j++) {
+        float4 four = any ? from[j * 128] : make_float4(0, 0, 0, 0);
+        sums[4 * j] = four.x;
+        sums[4 * j + 1] = four.y;
+        sums[4 * j + 2] = four.z;
+        sums[4 * j + 3] = four.w;
+    }
+    float4 scales = scales_of(c);
+    if (ROUNDED) {
+        multiply(sums, scales.z);
+        multiply(sums, scales.w);
+    }
+    int query = step * STEP + block_query(group) + thread / 32 * 16, column = block_column(group);
+    store_rows(c.size - column, head_of(c.dq, row / c.heads, row % c.heads) + column,
+               c.dq.position, query, c.queries, sums, c.scale * scales.y, c.scale * scales.y);
 #endif
 }

@@ -42,22 +42,21 @@ static pass_plan plan_of(const cup__attention *a, int64_t most)
     return p;
 }
 
-const char *cup__attention_pass_refuses(const cup__call *call)
+const char *cup__hopper_pass_refuses(const cup__attention *a)
 {
-    const char *why = cup__attention_hopper_grad_refuses(call);
+    const char *why = cup__hopper_grad_refuses(a);
     if (why)
         return why;
-    cup__attention a = cup__attention_of(call);
-    if (a.dropout > 0)
+    if (a->dropout > 0)
         return "it knows of no dropout";
-    if (a.mask.key_offsets)
+    if (a->mask.key_offsets)
         return "it knows of no documents";
-    if (a.mask.window && (a.queries > WINDOWED_MOST || a.keys > WINDOWED_MOST))
+    if (a->mask.window && (a->queries > WINDOWED_MOST || a->keys > WINDOWED_MOST))
         return "there are a window and over 2^28 positions";
-    if (a.score.changed)
+    if (a->score.changed)
         return "it knows of scores that are scaled, and of nothing else";
-    int64_t most = cup__cuda_facts(cup__cuda_of(call->c->device))->multiprocessors;
-    pass_plan p = plan_of(&a, most);
+    int64_t most = cup__cuda_facts(cup__cuda_of(a->c->device))->multiprocessors;
+    pass_plan p = plan_of(a, most);
     if (pass_tiles(p.shape) < TILES_LEAST)
         return "there are too few keys to make up for a kernel more";
     if (p.blocks == 0)
@@ -66,6 +65,12 @@ const char *cup__attention_pass_refuses(const cup__call *call)
     return 5 * divide_up(p.units, p.blocks) > 7 * divide_up(p.units, most)
                ? "the tiles of a head leave too much of the card idle"
                : NULL;
+}
+
+const char *cup__attention_pass_refuses(const cup__call *call)
+{
+    cup__attention a = cup__attention_of(call);
+    return cup__hopper_pass_refuses(&a);
 }
 
 static int64_t shared_bytes(const pass_plan *p)
@@ -88,6 +93,8 @@ static cup__kernel *kernel_of(const cup__attention *a, const pass_plan *p, const
         knobs[count++] = (cup__knob){"WINDOW", 1};
     if (a->score.sinks)
         knobs[count++] = (cup__knob){"SINKS", 1};
+    if (a->scales)
+        knobs[count++] = (cup__knob){"ROUNDED", 1};
     return cup__kernel_get(cup__cuda_of(a->c->device), file, entry, knobs, count);
 }
 

@@ -50,7 +50,8 @@ DEVICE void find_probabilities(const attention_call &c, scores &s, uint32_t lse,
                                bool masked)
 {
     int t = lane() % 4;
-    float scale_log2 = c.scale * LOG2_E;
+    float4 scales = scales_of(c);
+    float scale_log2 = c.scale * LOG2_E * (scales.x * scales.y);
 #pragma unroll
     for (int j = 0; j < STEP / 8; j++) {
         float2 of = load_shared_pair(lse + (8 * j + 2 * t) * 4);
@@ -227,9 +228,15 @@ DEVICE void consume(const attention_call &c, const attention_pass &p, uint32_t m
             clear(dv);
             if (!WINDOW || walk.count > 0)
                 walk_queries(c, w, s, walk, dk, dv);
-            store_rows(c, head_of(c.dk, u.batch, u.kv), c.dk.position, key, c.keys, dk, c.scale,
-                       c.scale);
-            store_rows(c, head_of(c.dv, u.batch, u.kv), c.dv.position, key, c.keys, dv, 1, 1);
+            float4 scales = scales_of(c);
+            if (ROUNDED) {
+                multiply(dk, scales.z);
+                multiply(dk, scales.w);
+            }
+            store_rows(c.size, head_of(c.dk, u.batch, u.kv), c.dk.position, key, c.keys, dk,
+                       c.scale * scales.x, c.scale * scales.x);
+            store_rows(c.size, head_of(c.dv, u.batch, u.kv), c.dv.position, key, c.keys, dv,
+                       scales.w, scales.w);
         }
     }
 }

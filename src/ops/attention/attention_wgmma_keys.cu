@@ -328,9 +328,9 @@ DEVICE void consume_keys(const attention_call &c, const keys_layout &at)
             clear(dk);
             clear(dv);
             walk_queries(c, at, w, u, first, dk, dv);
-            store_rows(c, head_of(c.dk, u.batch, u.kv), c.dk.position, key, c.keys, dk, c.scale,
-                       c.scale);
-            store_rows(c, head_of(c.dv, u.batch, u.kv), c.dv.position, key, c.keys, dv, factor,
+            store_rows(c.size, head_of(c.dk, u.batch, u.kv), c.dk.position, key, c.keys, dk,
+                       c.scale, c.scale);
+            store_rows(c.size, head_of(c.dv, u.batch, u.kv), c.dv.position, key, c.keys, dv, factor,
                        factor);
         }
     }

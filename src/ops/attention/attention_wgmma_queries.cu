@@ -359,7 +359,7 @@ DEVICE void consume_queries(const attention_call &c, const queries_layout &at)
 #if FORMULA
             store_tile_back(c, w.d_rows, u.batch, u.head, query);
 #endif
-            store_rows(c, head_of(c.dq, u.batch, u.head), c.dq.position, query, c.queries, dq,
+            store_rows(c.size, head_of(c.dq, u.batch, u.head), c.dq.position, query, c.queries, dq,
                        c.scale, c.scale);
         }
     }

@@ -130,7 +130,9 @@ DEVICE float changed_power(const attention_call &c, float score, float slope, fl
  * leaves the scores as products give them. */
 DEVICE float power_scale(const attention_call &c)
 {
-    return FORMULA && !FORMULA_HIDES ? LOG2_E : CHANGED && !FORMULA ? 1 : c.scale * LOG2_E;
+    float4 scales = scales_of(c);
+    float scale = FORMULA && !FORMULA_HIDES ? LOG2_E : CHANGED && !FORMULA ? 1 : c.scale * LOG2_E;
+    return scale * (scales.x * scales.y);
 }
 
 #if FORMULA

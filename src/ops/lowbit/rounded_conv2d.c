@@ -1,13 +1,12 @@
-/* Convolutions of f32 whose products may be rounded (cup_precision), by the kernels for f16, which
- * has as many bits of fraction as tf32 and tensor cores that take twice as many numbers: x and the
- * weight are scaled so that the largest finite element of each is 2^15, and sums are multiplied
- * with both scales at the end, in f32. */
+/* Convolutions of f32 whose products may be rounded: x and the weight are scaled so that the
+ * largest finite element of each is 2^15, and sums are multiplied with both scales at the end, in
+ * f32. */
 #include <math.h>
 #include <string.h>
 
-#include "cupola/expr.h"
 #include "cupola/ops.h"
 #include "ops/conv/conv_cuda.h"
+#include "ops/lowbit/rounded.h"
 #include "ops/shape/copy.h"
 #include "tensor/context.h"
 
@@ -51,25 +50,12 @@ const char *cup__conv_rounded_refuses(const cup__call *call)
     return products_of(&v.call) < WORTHWHILE ? "rounding would take longer than it gains" : NULL;
 }
 
-/* The result of a formula, in memory that is there unless `to` is NULL. */
-static cup_tensor *made(cup_context *c, const char *names, const char *text, cup_tensor **in,
-                        cup_tensor *to)
-{
-    cup_expr *e = cup_expr_new(c, names, NULL, text);
-    cup_tensor *y = e ? cup_expr_call(e, in, NULL, to ? &to : NULL) : NULL;
-    cup_expr_free(e);
-    return y;
-}
-
 /* In f16, as it lies, and the scale that was divided by. */
 static cup_tensor *round_off(cup_context *c, cup_tensor *x, cup_tensor **scale)
 {
     bool last = !x->contiguous && x->stride[1] == 1;
-    cup_tensor *in[] = {last ? cup_permute(c, x, (int64_t[]){0, 2, 3, 1}, 4) : x, NULL};
-    cup_tensor *most = made(c, "x", "max[](where(abs(x) < inf, abs(x), 0))", in, NULL);
-    *scale = made(c, "most", "f32(max(most, 1e-30) / 32768)", &most, NULL);
-    in[1] = *scale;
-    cup_tensor *half = made(c, "x scale", "f16(x / scale)", in, NULL);
+    cup_tensor *lying = last ? cup_permute(c, x, (int64_t[]){0, 2, 3, 1}, 4) : x;
+    cup_tensor *half = cup__round_off(c, lying, CUP__ROUNDED_MOST, scale);
     return last ? cup_permute(c, half, (int64_t[]){0, 3, 1, 2}, 4) : half;
 }
 
@@ -102,7 +88,7 @@ static cup_status finish_weight(const rounded *r, cup_tensor *sums, const cup__c
     cup_tensor *turned = sum ? cup__tensor_view(sum, &shape, step, 0) : NULL;
     cup_tensor *to = cup__tensor_view(out, &shape, out->stride, first * out->stride[0]);
     cup_tensor *in[] = {turned, r->scale[0], r->scale[1]};
-    made(c, "sum x dy", "sum * (x * dy)", in, to);
+    cup__rounded_formula(c, "sum x dy", "sum * (x * dy)", in, 0, to);
     return c->error.status;
 }
 
@@ -124,7 +110,7 @@ static cup_status run_weight(cup__call *call)
 static cup_status run(cup__call *call, cup_status (*how)(cup__call *call))
 {
     cup_context *c = call->c;
-    rounded r = {.call = *call};
+    rounded r = {.call = *call, .scale = {NULL}};
     if (call->out[0]->count == 0)
         return CUP_OK;
     memcpy(r.in, call->in, (size_t)call->in_count * sizeof *r.in);

@@ -1,0 +1,20 @@
+/* Calls of f32 whose products may be rounded (cup_precision), by the kernels for f16, which has as
+ * many bits of fraction as tf32 and tensor cores that take twice as many numbers. */
+#ifndef CUP_OPS_LOWBIT_ROUNDED_H
+#define CUP_OPS_LOWBIT_ROUNDED_H
+
+#include "cupola/expr.h"
+
+/* The largest finite elements become this where sums are all that must fit; f16 ends at 65504. */
+#define CUP__ROUNDED_MOST 32768
+
+/* The result of a formula of tensors and at most one number, in memory that is there unless `to` is
+ * NULL. NULL with the context's error. */
+cup_tensor *cup__rounded_formula(cup_context *c, const char *names, const char *text,
+                                 cup_tensor **in, double number, cup_tensor *to);
+
+/* x in f16, divided so that its largest finite element is `most`. Into *scale goes what it was
+ * divided by, in f32, in memory that is there unless *scale is NULL. */
+cup_tensor *cup__round_off(cup_context *c, cup_tensor *x, double most, cup_tensor **scale);
+
+#endif

@@ -20,7 +20,7 @@
 #define MOST_NOTES 3 /* of one implementation, that are printed */
 
 typedef struct check_given {
-    const char *device, *graph, *gradient, *repeat;
+    const char *device, *graph, *gradient, *repeat, *precision;
     cli_files ops;
     int64_t random, kernels, from, graphs, gradients, seed;
     bool small;
@@ -38,6 +38,9 @@ static const cli_option options[] = {
     {"small", FLAG(check_given, small), NULL, NULL,
      "with --random, no calls of the sizes of models, of which each takes as long as hundreds of "
      "others under a tool that looks at every access"},
+    {"precision", TEXT(check_given, precision), "highest|high|medium", NULL,
+     "with --random or --repeat on a GPU, how products of f32 may be rounded, of which errors may "
+     "then be as large; without it they may not, whatever CUP_PRECISION says"},
     {"from", INTEGER(check_given, from, 0, 1000000000), "N", NULL,
      "with --random and --seed, leave out the calls before this one, as a check says that had to "
      "stop"},
@@ -201,7 +204,8 @@ static int make_random(cli_call *call, cup_context *c)
                                  .small = given->small,
                                  .first = given->from < given->random ? given->from
                                                                       : given->random,
-                                 .device = given->device};
+                                 .device = given->device,
+                                 .precision = given->precision};
     random.seed = call_has(call, "seed") ? (uint64_t)given->seed
                                          : (uint64_t)time.tv_sec * 1000 +
                                                (uint64_t)time.tv_nsec / 1000000;
@@ -280,7 +284,10 @@ static int run(cli_call *call)
     int code = op_names_check(given->ops.name, given->ops.count);
     if (code)
         return code;
+    if (given->precision && !given->random && !given->repeat)
+        return cli_usage("--precision goes with --random or --repeat");
     cup_context *c = cup_context_new(CUP_OPTIONS(cup_options, .device = given->device));
+    cup_precision(c, given->precision ? given->precision : "highest");
     code = cli_report(c);
     uint64_t seed = call_has(call, "seed") ? (uint64_t)given->seed : 1;
     if (!code && (given->repeat || given->random)) {
@@ -326,7 +333,8 @@ const cli_verb verb_check = {
             "command is printed that "
             "makes it again. With --kernels, a GPU that has to compile them gets many calls for "
             "each: that budget is spread over the ops and over the check, and calls between are "
-            "chosen among those of known kernels.\n\n"
+            "chosen among those of known kernels. With --precision, calls of f32 take the kernels "
+            "that round what they multiply, and are held to that.\n\n"
             "With --graphs, graphs of three to twelve ops are drawn and run with the gradients of "
             "all their leaves, and compared with the same in double on the CPU. What a value may "
             "be wrong by follows from how far it moves, in double, when every value and gradient "

@@ -15,7 +15,7 @@ typedef struct check_random_given {
     bool small;           /* none as large as those of models */
     int64_t kernels;      /* about how many are compiled for them; 0: any number */
     uint64_t seed;
-    const char *device; /* as it was given, for the command that repeats a call */
+    const char *device, *precision; /* as they were given, for the command that repeats a call */
 } check_random_given;
 
 /* Makes the calls and prints what is wrong. Returns an exit code. */

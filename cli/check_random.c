@@ -37,7 +37,8 @@ typedef struct random_run {
  * it. */
 static _Thread_local char last_words[1600];
 static _Thread_local size_t last_length;
-static const char *last_device;
+/* What the command has beside the call: where, and how products may be rounded. */
+static char last_options[200];
 
 static void on_crash(int number)
 {
@@ -60,8 +61,8 @@ static void catch_crashes(void)
 static void on_begin(const char *text, void *user)
 {
     (void)user;
-    int length = snprintf(last_words, sizeof last_words, "cupola check%s%s --repeat '%s'\n",
-                          last_device ? " --device " : "", last_device ? last_device : "", text);
+    int length = snprintf(last_words, sizeof last_words, "cupola check%s --repeat '%s'\n",
+                          last_options, text);
     last_length = length < 0 ? 0 : (size_t)length;
     if (last_length >= sizeof last_words)
         last_length = sizeof last_words - 1;
@@ -102,10 +103,9 @@ static void print_failure(random_run *run, const cup_check_result *r)
         printf("%sFAILED%s %s %s: %s: %.3g epsilons, %g allowed\n", color(stdout, COLOR_RED),
                color(stdout, COLOR_OFF), r->op, r->impl, words, r->error, r->tolerance);
     else
-        printf("%sFAILED%s %s %s: %s (%.3g epsilons, %g allowed): cupola check%s%s --repeat '%s'\n",
+        printf("%sFAILED%s %s %s: %s (%.3g epsilons, %g allowed): cupola check%s --repeat '%s'\n",
                color(stdout, COLOR_RED), color(stdout, COLOR_OFF), r->op, r->impl, words, r->error,
-               r->tolerance, last_device ? " --device " : "", last_device ? last_device : "",
-               r->repeat);
+               r->tolerance, last_options, r->repeat);
     fflush(stdout);
 }
 
@@ -174,9 +174,9 @@ static int finish(random_run *run, cup_context *c, const cup__random_count *coun
                (unsigned long long)given->seed, (long long)drawn, (long long)run->results,
                (long long)run->failed, cup_device_text(c));
     if (!given->repeat && cup__device_is_lost(c->device) && run->next < given->calls)
-        printf("go on behind that call with --random %lld --seed %llu --from %lld%s\n",
-               (long long)given->calls, (unsigned long long)given->seed, (long long)run->next,
-               given->small ? " --small" : "");
+        printf("go on behind that call with%s --random %lld --seed %llu --from %lld%s\n",
+               last_options, (long long)given->calls, (unsigned long long)given->seed,
+               (long long)run->next, given->small ? " --small" : "");
     return run->failed ? CLI_FAILED : CLI_OK;
 }
 
@@ -193,7 +193,13 @@ int check_random(cli_call *call, cup_context *c, const check_random_given *given
                                    .large = !given->small,
                                    .begins = on_begin,
                                    .done = on_done};
-    last_device = given->device;
+    if (given->device)
+        snprintf(last_options, sizeof last_options, " --device %.80s", given->device);
+    if (given->precision) {
+        size_t length = strlen(last_options);
+        snprintf(last_options + length, sizeof last_options - length, " --precision %.20s",
+                 given->precision);
+    }
     catch_crashes();
     json_begin(&run.writer, "check");
     json_add_string(&run.writer, "device", cup_device_text(c));

@@ -47,7 +47,7 @@ _cupola()
         export) words=' --from --out --ema --adapters --merge --part-size --device --json --color --help' ;;
         info) words=' --searched --json --color --help' ;;
         ops) words=' --json --color --help' ;;
-        check) words=' --op --device --random --kernels --small --from --repeat --graphs --gradients --gradient --graph --seed --json --color --help' ;;
+        check) words=' --op --device --random --kernels --small --precision --from --repeat --graphs --gradients --gradient --graph --seed --json --color --help' ;;
         bench) words=' --op --device --dtype --shapes --attributes --indices --precision --transposed --channels-last --impl --chosen --seconds --no-error --format --from --peers --goals --part --rest --against --compare --noise --json --color --help' ;;
         tune) words=' --op --shapes --attributes --dtype --channels-last --device --merge --to --json --color --help' ;;
         kernels) words=' --arch --op --common --pack --threads --json --color --help' ;;

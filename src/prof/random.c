@@ -168,12 +168,20 @@ static int64_t not_zero(const cup_tensor *t)
     return count;
 }
 
+/* What f32 may be rounded to on its way into products, of which 10 and 7 bits are kept. */
+static double rounding_of(const cup_context *c)
+{
+    static const double by[] = {[CUP__HIGHEST] = 0, [CUP__HIGH] = 0x1p-10, [CUP__MEDIUM] = 0x1p-7};
+    return c->device->is_cuda ? by[c->precision] : 0;
+}
+
 /* By which part of themselves inputs are moved: what the sums are kept in, f64 or f32 or what the
  * implementation says of itself, and more where each result takes many operations. */
 static double part_of(const cup__check_call *k, const cup__drawn *d)
 {
     double by = d->dtype == CUP_F64 ? 0x1p-52 : 0x1p-23, bytes, flops;
     by *= d->row->op->rounds ? 2 : 1; /* a smaller step than the dtype's own is often none */
+    double rounding = d->dtype == CUP_F32 ? rounding_of(k->c) : 0;
     for (const cup__impl *impl = d->row->op->impls; impl && impl->name; impl++)
         if (!strcmp(impl->name, k->only))
             by = fmax(by, impl->slack);
@@ -182,9 +190,9 @@ static double part_of(const cup__check_call *k, const cup__drawn *d)
     for (int i = 0; !call->out_count && i < call->in_count; i++)
         count += call->in[i] && cup__call_changes(call, i) ? call->in[i]->count : 0;
     if (!count || (!call->out_count && !call->op->cost))
-        return by;
+        return fmax(by, rounding);
     cup__call_cost(call, &bytes, &flops);
-    return by * fmax(1, sqrt(flops / (double)count) / 8);
+    return fmax(by * fmax(1, sqrt(flops / (double)count) / 8), rounding);
 }
 
 /* The bound of attention's scores, 0 without. */

@@ -112,6 +112,11 @@ TEST(command_check_and_bench)
     EXPECT_INT(cupola("bench --shapes 3"), 2);
     EXPECT_INT(cupola("bench --op add --shapes 3x --device cpu"), 2);
     EXPECT_INT(cupola("check --op add --device nothing"), 2);
+    EXPECT_INT(cupola("check --op add --precision high"), 2);
+    EXPECT_CONTAINS(out, "--precision goes with --random or --repeat");
+    EXPECT_INT(cupola("check --random 5 --precision low"), 2);
+    EXPECT_CONTAINS(out, "use highest, high or medium");
+    EXPECT_INT(cupola("check --random 20 --op matmul --device cpu --precision high"), 0);
     EXPECT_INT(cupola("check --op add --device cuda:4095"), 3);
 }
 

@@ -150,6 +150,42 @@ def reading(rows):
                YARN if scaling.get("rope_yarn") else TORCH)
 
 
+def scored_reading():
+    """As reading has it, where scores are changed and few keys seen: of each text apart."""
+    heads, groups, size, length = 4, 2, 4, 6
+    for at, place, window, cap, sloped, sunk in (([4, 2], None, 2, 0, 0, 0), ([3], None, 0, 2, 0, 0),
+                                                 ([5, 3], None, 0, 0, 1, 0), ([4], None, 0, 0, 0, 1),
+                                                 ([9, 5], [5, 1], 3, 1.5, 1, 1)):
+        qkv, keys, values = real(2, 1, (heads + 2 * groups) * size), *(
+            real(2, groups, length, size) for _ in range(2))
+        slopes, sinks = real(heads).abs() if sloped else None, real(heads) if sunk else None
+        new_keys, new_values, o = keys.clone(), values.clone(), []
+        for b in range(2):
+            p, spot = at[b % len(at)], (place or at)[b % len(at)]
+            q, k, v = qkv[b, 0].split([heads * size, groups * size, groups * size])
+            angle = p * torch.tensor([1, 0.1], dtype=torch.float64)
+            turn = torch.polar(torch.ones_like(angle), angle)
+            q, k = (torch.view_as_real(
+                torch.complex(*t.unflatten(-1, (-1, size)).chunk(2, -1)) * turn)
+                .transpose(-1, -2).flatten(-2) for t in (q, k))
+            new_keys[b, :, spot], new_values[b, :, spot] = k, v.unflatten(-1, (-1, size))
+            seen = slice(max(0, spot + 1 - window) if window else 0, spot + 1)
+            kept, valued = (t[b, :, seen].repeat_interleave(heads // groups, 0)
+                            for t in (new_keys, new_values))
+            score = (kept @ q[:, :, None])[:, :, 0] / size ** 0.5
+            score = cap * torch.tanh(score / cap) if cap else score
+            if sloped:
+                score = score - slopes[:, None] * (spot - torch.arange(length)[seen])
+            if sunk:
+                score = torch.cat((score, sinks[:, None]), 1)
+            weight = score.softmax(1)[:, :kept.shape[1]]
+            o.append((weight[:, None] @ valued).flatten()[None, None])
+        given = [qkv, keys, values, torch.tensor(at), slopes, sinks, place and torch.tensor(place)]
+        yield ("qkv_attention_read", {"heads": heads, "rope_base": 100, "window_left": window,
+                                      "soft_cap": cap}, given,
+               [torch.cat(o), new_keys, new_values], [], TORCH)
+
+
 def draws():
     """From all tokens in order, by numbers of Philox whose third word is its own."""
     for temperature, k, p in ((1, 0, 0), (0.5, 6, 0), (2, 0, 0.75), (-1, 0, 0), (1.5, 7, 0.9)):
@@ -440,3 +476,4 @@ def cases(weighed):
     yield from yarns(weighed)
     yield from reading(((100, [3, 1], {"rope_factor": 4, "rope_original": 50, "rope_low": 0.5,
                                        "rope_high": 2, "rope_yarn": True}),))
+    yield from scored_reading()

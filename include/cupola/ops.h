@@ -876,13 +876,15 @@ typedef struct cup_qkv_attention_options {
 CUP_API cup_tensor *cup_qkv_attention(cup_context *c, cup_tensor *qkv, int heads,
                                       const cup_qkv_attention_options *options);
 
-/* (qkv, keys, values, position): attention of the token that comes next to all that were read:
- * qkv is [B,1,W], where W holds the heads of q, then those of k, then as many of v; keys and
- * values, [B,G,length,D], take those of this token in place, and position, i32 or i64, says
- * where, from 0, for all texts or for each; what stands behind it is not read. With a rope_base
- * q and k are turned by their position as rope turns them that has the options named so. o is
- * [B,1,heads D]. A position that there is no room for is an error on the CPU; on a GPU it gives
- * NaN and writes nothing */
+/* (qkv, keys, values, position, slopes?, sinks?, place?): attention of the token that comes
+ * next to all that were read, or to window_left of them, itself among these: qkv is [B,1,W],
+ * where W holds the heads of q, then those of k, then as many of v; keys and values,
+ * [B,G,length,D], take those of this token in place, and position, i32 or i64, says where, from
+ * 0, for all texts or for each; what stands behind it is not read. Where the first positions
+ * are kept no longer place, the same, says where among keys and values instead. With a
+ * rope_base q and k are turned by their position as rope turns them that has the options named
+ * so; soft_cap, slopes and sinks are as in attention. o is [B,1,heads D]. A place that there is
+ * no room for is an error on the CPU; on a GPU it gives NaN and writes nothing */
 typedef struct cup_qkv_attention_read_options {
     size_t size;
     double scale;          /* default: 1/sqrt[D] */
@@ -894,6 +896,11 @@ typedef struct cup_qkv_attention_read_options {
     bool rope_yarn;        /* default: false */
     bool rope_untruncated; /* default: false */
     double rope_amplitude; /* default: as of rope */
+    int64_t window_left;   /* default: all keys */
+    double soft_cap;       /* default: none */
+    cup_tensor *slopes;    /* default: none */
+    cup_tensor *sinks;     /* default: none */
+    cup_tensor *place;     /* default: position */
 } cup_qkv_attention_read_options;
 
 CUP_API cup_tensor *cup_qkv_attention_read(cup_context *c, cup_tensor *qkv, cup_tensor *keys,

@@ -1,26 +1,12 @@
 /* Attention of the token that comes next, behind those whose keys and values are kept. */
 #include <math.h>
 
-#include "base/divide.h"
 #include "base/memory.h"
 #include "cuda/cuda.h"
 #include "dispatch/attributes.h"
-#include "ops/attention/qkv_attention_read_call.cuh"
-#include "ops/rope/rope.h"
+#include "ops/kv_cache/qkv_read.h"
 
 #define MOST_POSITIONS (1 << 24)
-#define WARPS 8
-#define HEADS_MOST 4
-#define ALONE 2048       /* keys that one block takes */
-#define SHARE_LEAST 256
-#define SHARES_MOST 64
-#define TEXTS_SIZE_MOST 128
-/* Of qkv_read_texts.cu. */
-#define TEXTS_WARPS 4
-#define TEXTS_BLOCKS 4  /* on a multiprocessor */
-#define SLOT_BYTES 8192 /* of keys and values */
-#define SLOTS_MOST 16
-#define RESERVED 1024 /* of shared memory, by the driver for each block */
 
 static cup__rope_rule rule_of(const cup__qkv_attention_read_attributes *a)
 {
@@ -34,28 +20,27 @@ static cup__rope_rule rule_of(const cup__qkv_attention_read_attributes *a)
                             .untruncated = a->rope_untruncated};
 }
 
-/* A call, with its defaults. */
-typedef struct reading {
-    cup_tensor *qkv, *keys, *values, *position, *o;
-    int64_t batch, heads, kv_heads, size, length;
-    double scale;
-    cup__rope_rule rope; /* its base is 0 where nothing is turned */
-} reading;
-
-static reading reading_of(const cup__call *call)
+cup__qkv_read cup__qkv_read_of(const cup__call *call)
 {
     const cup__qkv_attention_read_attributes *a = call->attributes;
-    reading r = {.qkv = call->in[0],
-                 .keys = call->in[1],
-                 .values = call->in[2],
-                 .position = call->in[3],
-                 .o = call->out[0],
-                 .batch = call->in[0]->shape[0],
-                 .heads = a->heads,
-                 .kv_heads = call->in[1]->shape[1],
-                 .size = call->in[1]->shape[3],
-                 .length = call->in[1]->shape[2],
-                 .rope = rule_of(a)};
+    cup_tensor *place = cup__attention_extra(call, CUP__QKV_READ_PLACE);
+    cup__qkv_read r = {
+        .qkv = call->in[CUP__QKV_READ_QKV],
+        .keys = call->in[CUP__QKV_READ_KEYS],
+        .values = call->in[CUP__QKV_READ_VALUES],
+        .position = call->in[CUP__QKV_READ_POSITION],
+        .place = place ? place : call->in[CUP__QKV_READ_POSITION],
+        .o = call->out[0],
+        .batch = call->in[CUP__QKV_READ_QKV]->shape[0],
+        .heads = a->heads,
+        .kv_heads = call->in[CUP__QKV_READ_KEYS]->shape[1],
+        .size = call->in[CUP__QKV_READ_KEYS]->shape[3],
+        .length = call->in[CUP__QKV_READ_KEYS]->shape[2],
+        .rope = rule_of(a),
+        .score = {.slopes = cup__attention_extra(call, CUP__QKV_READ_SLOPES),
+                  .sinks = cup__attention_extra(call, CUP__QKV_READ_SINKS),
+                  .soft_cap = a->soft_cap}};
+    r.window = a->window_left < r.length ? a->window_left : 0;
     r.scale = a->scale > 0 ? a->scale : 1 / sqrt((double)r.size);
     return r;
 }
@@ -63,7 +48,7 @@ static reading reading_of(const cup__call *call)
 static cup_status check_attributes(cup__call *call)
 {
     const cup__qkv_attention_read_attributes *a = call->attributes;
-    const cup_tensor *k = call->in[1];
+    const cup_tensor *k = call->in[CUP__QKV_READ_KEYS];
     if (a->heads < 1 || k->shape[1] < 1 || a->heads % k->shape[1])
         return cup__call_fail(call, CUP_ARGUMENT,
                               "%d heads cannot share %lld of keys and values evenly", a->heads,
@@ -74,24 +59,45 @@ static cup_status check_attributes(cup__call *call)
                               "scale and what says of rope must be finite and not below 0, and "
                               "rope_high above rope_low; rope_yarn needs a rope_original, and a "
                               "rope_base above 1");
+    if (a->window_left < 0)
+        return cup__call_fail(call, CUP_ARGUMENT,
+                              "a window counts the keys up to a token's own, with that one: from "
+                              "1, or 0 for all, not %lld",
+                              (long long)a->window_left);
     if (a->rope_base > 0 && k->shape[3] % 2)
         return cup__call_fail(call, CUP_SHAPE, "heads of %lld cannot be turned in pairs",
                               (long long)k->shape[3]);
     return CUP_OK;
 }
 
+/* A number for all texts, or one for each. */
+static cup_status check_places(cup__call *call)
+{
+    const cup_tensor *position = call->in[CUP__QKV_READ_POSITION];
+    const cup_tensor *place = cup__attention_extra(call, CUP__QKV_READ_PLACE);
+    CUP_TRY(cup__need_index(call, CUP__QKV_READ_POSITION));
+    if (position->count != 1 && position->count != call->in[CUP__QKV_READ_QKV]->shape[0])
+        return cup__call_fail(call, CUP_SHAPE, "position must be one number, or one a text");
+    if (!place)
+        return CUP_OK;
+    CUP_TRY(cup__need_same_dtype(call, CUP__QKV_READ_POSITION, CUP__QKV_READ_PLACE));
+    return place->count == position->count
+               ? CUP_OK
+               : cup__call_fail(call, CUP_SHAPE, "place must have as many numbers as position");
+}
+
 static cup_status infer(cup__call *call)
 {
     const cup__qkv_attention_read_attributes *a = call->attributes;
-    const cup_tensor *x = call->in[0], *k = call->in[1];
-    CUP_TRY(cup__need_float(call, 0));
-    CUP_TRY(cup__need_same_dtype(call, 1, 0));
-    CUP_TRY(cup__need_same_dtype(call, 2, 0));
-    CUP_TRY(cup__need_ndim(call, 0, 3, 3));
-    CUP_TRY(cup__need_ndim(call, 1, 4, 4));
-    CUP_TRY(cup__need_index(call, 3));
+    const cup_tensor *x = call->in[CUP__QKV_READ_QKV], *k = call->in[CUP__QKV_READ_KEYS];
+    CUP_TRY(cup__need_float(call, CUP__QKV_READ_QKV));
+    CUP_TRY(cup__need_same_dtype(call, CUP__QKV_READ_KEYS, CUP__QKV_READ_QKV));
+    CUP_TRY(cup__need_same_dtype(call, CUP__QKV_READ_VALUES, CUP__QKV_READ_QKV));
+    CUP_TRY(cup__need_ndim(call, CUP__QKV_READ_QKV, 3, 3));
+    CUP_TRY(cup__need_ndim(call, CUP__QKV_READ_KEYS, 4, 4));
     CUP_TRY(check_attributes(call));
-    cup__shape keys = cup__shape_of(k), values = cup__shape_of(call->in[2]);
+    CUP_TRY(cup__attention_score_check(call, a->soft_cap, CUP__QKV_READ_SLOPES, a->heads));
+    cup__shape keys = cup__shape_of(k), values = cup__shape_of(call->in[CUP__QKV_READ_VALUES]);
     int64_t width = (a->heads + 2 * k->shape[1]) * k->shape[3];
     if (!cup__shape_equal(&keys, &values) || k->shape[0] != x->shape[0] || x->shape[1] != 1 ||
         x->shape[2] != width || k->shape[2] > MOST_POSITIONS)
@@ -99,15 +105,20 @@ static cup_status infer(cup__call *call)
                               "qkv must be [B,1,%lld], and keys and values [B,G,length,D] with a "
                               "length of up to 2^24",
                               (long long)width);
-    if (call->in[3]->count != 1 && call->in[3]->count != x->shape[0])
-        return cup__call_fail(call, CUP_SHAPE, "position must be one number, or one a text");
+    CUP_TRY(check_places(call));
     call->result[0] = cup__shape_of(x);
     call->result[0].size[2] = a->heads * k->shape[3];
     return CUP_OK;
 }
 
+/* Where the token of a text comes, in the whole and among what is kept. */
+typedef struct spot {
+    int64_t position, place;
+} spot;
+
 /* Element d of a head of qkv, turned where heads are. */
-static double turned(const reading *r, int64_t batch, int64_t head, int64_t d, int64_t position)
+static double turned(const cup__qkv_read *r, int64_t batch, int64_t head, int64_t d,
+                     int64_t position)
 {
     int64_t row = batch * (r->heads + 2 * r->kv_heads) + head, pairs = r->size / 2;
     double x = cup__load(r->qkv, cup__offset_of(r->qkv, row * r->size + d));
@@ -119,275 +130,124 @@ static double turned(const reading *r, int64_t batch, int64_t head, int64_t d, i
     return cup__rope_amplitude(&r->rope) * (x * cos(angle) + (d < pairs ? -y : y) * sin(angle));
 }
 
-static int64_t place_of(const reading *r, int64_t batch, int64_t head, int64_t key)
+static int64_t row_of(const cup__qkv_read *r, int64_t batch, int64_t head, int64_t key)
 {
     return ((batch * r->kv_heads + head) * r->length + key) * r->size;
 }
 
-/* Attention of one head; `scratch` has room for its query, its new key and a score a key. The new
- * key is taken as it is, not as it was rounded. */
-static void attend(const reading *r, int64_t batch, int64_t head, int64_t position,
-                   double *scratch)
+/* Of one head the scores of keys from `first` on; `scratch` has room for its query and its new key,
+ * which is taken as it is, not as it was rounded. */
+static void scores_of(const cup__qkv_read *r, int64_t batch, int64_t head, const spot *at,
+                      int64_t first, double *scratch)
 {
     int64_t kv = head / (r->heads / r->kv_heads), size = r->size;
-    double *query = scratch, *fresh = query + size, *score = fresh + size, most = -INFINITY;
-    double sum = 0;
+    double *query = scratch, *fresh = query + size, *score = fresh + size, slope;
     for (int64_t d = 0; d < size; d++) {
-        query[d] = turned(r, batch, head, d, position);
-        fresh[d] = turned(r, batch, r->heads + kv, d, position);
+        query[d] = turned(r, batch, head, d, at->position);
+        fresh[d] = turned(r, batch, r->heads + kv, d, at->position);
     }
-    for (int64_t k = 0; k <= position; k++) {
+    for (int64_t k = first; k <= at->place; k++) {
         double dot = 0;
         for (int64_t d = 0; d < size; d++) {
-            int64_t at = cup__offset_of(r->keys, place_of(r, batch, kv, k) + d);
-            dot += query[d] * (k == position ? fresh[d] : cup__load(r->keys, at));
+            int64_t from = cup__offset_of(r->keys, row_of(r, batch, kv, k) + d);
+            dot += query[d] * (k == at->place ? fresh[d] : cup__load(r->keys, from));
         }
-        score[k] = r->scale * dot;
-        most = score[k] > most ? score[k] : most;
-    }
-    for (int64_t k = 0; k <= position; k++)
-        sum += score[k] = exp(score[k] - (most == -INFINITY ? 0 : most));
-    for (int64_t d = 0; d < size; d++) {
-        double value = 0;
-        for (int64_t k = 0; k <= position; k++)
-            value += score[k] * cup__load(r->values, cup__offset_of(r->values,
-                                                       place_of(r, batch, kv, k) + d));
-        cup__store(r->o, cup__offset_of(r->o, (batch * r->heads + head) * size + d),
-                   sum == 0 ? 0 : value / sum);
+        score[k] = cup__attention_changed(&r->score, r->scale * dot, head, at->place - k, &slope);
     }
 }
 
-static void put(const reading *r, cup_tensor *to, int64_t batch, int64_t kv, int64_t position,
+/* Attention of one head; `scratch` has room for a score a key, too. */
+static void attend(const cup__qkv_read *r, int64_t batch, int64_t head, const spot *at,
+                   double *scratch)
+{
+    int64_t kv = head / (r->heads / r->kv_heads), size = r->size, end = at->place + 1;
+    int64_t first = r->window && r->window < end ? end - r->window : 0;
+    double *score = scratch + 2 * size, most = -INFINITY, sum = 0, fade = 1;
+    scores_of(r, batch, head, at, first, scratch);
+    for (int64_t k = first; k < end; k++)
+        most = score[k] > most ? score[k] : most;
+    for (int64_t k = first; k < end; k++)
+        sum += score[k] = exp(score[k] - (most == -INFINITY ? 0 : most));
+    if (r->score.sinks)
+        fade = cup__attention_sink(cup__attention_of_head(r->score.sinks, head), &most, &sum);
+    for (int64_t d = 0; d < size; d++) {
+        double value = 0;
+        for (int64_t k = first; k < end; k++)
+            value += score[k] *
+                     cup__load(r->values, cup__offset_of(r->values, row_of(r, batch, kv, k) + d));
+        cup__store(r->o, cup__offset_of(r->o, (batch * r->heads + head) * size + d),
+                   sum == 0 ? 0 : fade * value / sum);
+    }
+}
+
+static void put(const cup__qkv_read *r, cup_tensor *to, int64_t batch, int64_t kv, const spot *at,
                 int64_t first)
 {
     for (int64_t d = 0; d < r->size; d++)
-        cup__store(to, cup__offset_of(to, place_of(r, batch, kv, position) + d),
-                   turned(r, batch, first + kv, d, position));
+        cup__store(to, cup__offset_of(to, row_of(r, batch, kv, at->place) + d),
+                   turned(r, batch, first + kv, d, at->position));
 }
 
-static cup_status position_of(cup__call *call, const reading *r, int64_t batch, int64_t *out)
+static int64_t number(const cup_tensor *t, int64_t batch)
 {
-    int64_t at = cup__offset_of(r->position, r->position->count > 1 ? batch : 0);
-    *out = r->position->dtype == CUP_I64 ? ((const int64_t *)r->position->data)[at]
-                                         : ((const int32_t *)r->position->data)[at];
-    if (*out >= 0 && *out < r->length)
+    int64_t at = cup__offset_of(t, t->count > 1 ? batch : 0);
+    return t->dtype == CUP_I64 ? ((const int64_t *)t->data)[at] : ((const int32_t *)t->data)[at];
+}
+
+static cup_status spot_of(cup__call *call, const cup__qkv_read *r, int64_t batch, spot *out)
+{
+    out->position = number(r->position, batch);
+    out->place = number(r->place, batch);
+    if (out->place >= 0 && out->place < r->length)
         return CUP_OK;
     return cup__call_fail(call, CUP_ARGUMENT,
                           "position %lld is not among the %lld that keys have room for",
-                          (long long)*out, (long long)r->length);
+                          (long long)out->place, (long long)r->length);
 }
 
 static cup_status specification(cup__call *call)
 {
-    reading r = reading_of(call);
-    int64_t position;
+    cup__qkv_read r = cup__qkv_read_of(call);
+    spot at;
     for (int64_t b = 0; b < r.batch; b++)
-        CUP_TRY(position_of(call, &r, b, &position));
+        CUP_TRY(spot_of(call, &r, b, &at));
     double *scratch = cup__malloc((size_t)(2 * r.size + r.length) * sizeof *scratch);
     if (!scratch)
         return cup__call_fail(call, CUP_MEMORY, "out of host memory");
     for (int64_t b = 0; b < r.batch; b++) {
-        position_of(call, &r, b, &position);
+        spot_of(call, &r, b, &at);
         for (int64_t kv = 0; kv < r.kv_heads; kv++) {
-            put(&r, r.keys, b, kv, position, r.heads);
-            put(&r, r.values, b, kv, position, r.heads + r.kv_heads);
+            put(&r, r.keys, b, kv, &at, r.heads);
+            put(&r, r.values, b, kv, &at, r.heads + r.kv_heads);
         }
         for (int64_t head = 0; head < r.heads; head++)
-            attend(&r, b, head, position, scratch);
+            attend(&r, b, head, &at, scratch);
     }
     cup__free(scratch);
     return CUP_OK;
 }
 
-/* Elements a lane holds: an access of 16 bytes, or more where 32 lanes are too few. */
-static int64_t each_of(const reading *r)
-{
-    int64_t each = 16 / cup_dtype_size(r->qkv->dtype), least = power_from((r->size + 31) / 32);
-    return each > least ? each : least;
-}
-
-static const char *refuses(const cup__call *call)
-{
-    reading r = reading_of(call);
-    return r.size > 2 * READ_PAIRS ? "its heads have over 256 elements" : NULL;
-}
-
-static bool is_whole(const reading *r, int64_t each)
-{
-    return r->size % each == 0 && ((uintptr_t)r->keys->data | (uintptr_t)r->values->data) % 16 == 0;
-}
-
-static void fill(read_call *to, const reading *r)
-{
-    *to = (read_call){.qkv = r->qkv->data,
-                      .position = r->position->data,
-                      .keys = r->keys->data,
-                      .values = r->values->data,
-                      .o = r->o->data,
-                      .heads = (int)r->heads,
-                      .kv_heads = (int)r->kv_heads,
-                      .size = (int)r->size,
-                      .length = (int)r->length,
-                      .positions = (int)r->position->count,
-                      .scale = r->scale * M_LOG2E,
-                      .amplitude = cup__rope_amplitude(&r->rope)};
-    if (r->rope.base > 0)
-        cup__rope_frequencies(&r->rope, r->size / 2, r->qkv->dtype == CUP_F64, to->frequency);
-}
-
-/* What kernels do to queries and keys: nothing, turn them, or multiply cosines and sines, too. */
-static int turned_knob(const reading *r)
-{
-    if (!(r->rope.base > 0))
-        return 0;
-    return cup__rope_amplitude(&r->rope) == 1 ? 1 : 2;
-}
-
-#define AHEAD_BYTES (24 << 20) /* of all blocks, so that weights find a place in L2 beside them */
-
-/* Into how many shares the keys there is room for are cut, so that the card has blocks enough. */
-static void cut(read_call *to, int64_t blocks, int multiprocessors)
-{
-    int64_t wanted = 2 * (int64_t)multiprocessors / blocks, most = to->length / SHARE_LEAST;
-    int64_t shares = to->length <= ALONE ? 1 : wanted < most ? wanted : most;
-    shares = shares < 1 ? 1 : shares > SHARES_MOST ? SHARES_MOST : shares;
-    to->share = (int)((to->length + shares - 1) / shares);
-    to->shares = (int)((to->length + to->share - 1) / to->share);
-    to->ahead = AHEAD_BYTES / 2 / (int)(blocks * to->shares);
-}
-
-static int64_t heads_of(const reading *r)
-{
-    int64_t heads = r->qkv->dtype == CUP_F64 ? 1 : power_from(r->heads / r->kv_heads);
-    return heads < HEADS_MOST ? heads : HEADS_MOST;
-}
-
-/* Slots of the ring of qkv_read_texts.cu. */
-static int64_t slots_of(const reading *r, int shared)
-{
-    int64_t each = each_of(r), size = power_from((r->size + each - 1) / each) * each;
-    int64_t heads = heads_of(r);
-    int64_t own = 4 * ((heads + 2) * size + TEXTS_WARPS * heads * (size + 2)) + 16 * SLOTS_MOST;
-    int64_t slots = ((shared + RESERVED) / TEXTS_BLOCKS - RESERVED - own) / SLOT_BYTES;
-    return slots < SLOTS_MOST ? slots : SLOTS_MOST;
-}
-
-static const char *refuses_texts(const cup__call *call)
-{
-    reading r = reading_of(call);
-    const cup__gpu_facts *facts = cup__cuda_facts(cup__cuda_of(call->c->device));
-    if (facts->major < 9)
-        return "it is for Hopper and later (sm_90)";
-    if (r.qkv->dtype == CUP_F64)
-        return "it does not take f64";
-    if (r.size > TEXTS_SIZE_MOST || !is_whole(&r, each_of(&r)))
-        return "its heads have over 128 elements, or not whole pieces of 16 bytes";
-    if (r.heads > HEADS_MOST * r.kv_heads)
-        return "over 4 heads share keys";
-    if (r.batch * r.kv_heads < facts->multiprocessors || r.batch * r.kv_heads > 1 << 24)
-        return "there are too few keys' heads of all texts for the card, or over 2^24";
-    return slots_of(&r, facts->shared_per_block) < 2 ? "keys do not fit in shared memory" : NULL;
-}
-
-static cup_status run_texts(cup__call *call)
-{
-    reading r = reading_of(call);
-    cup__cuda *gpu = cup__cuda_of(call->c->device);
-    const cup__gpu_facts *facts = cup__cuda_facts(gpu);
-    int64_t pairs = r.batch * r.kv_heads, most = TEXTS_BLOCKS * (int64_t)facts->multiprocessors;
-    int64_t slots = slots_of(&r, facts->shared_per_block);
-    read_call argument;
-    fill(&argument, &r);
-    cup__grid grid = {.x = pairs,
-                      .threads = 32 * TEXTS_WARPS + 32,
-                      .shared = (int)(slots * SLOT_BYTES),
-                      .dependent = true};
-    argument.ahead = AHEAD_BYTES / 2 / (int)(pairs < most ? pairs : most);
-    cup__knob knobs[] = {{"CUP_T", r.qkv->dtype},
-                         {"CUP_ID", r.position->dtype},
-                         {"EACH", each_of(&r)},
-                         {"LANES", power_from((r.size + each_of(&r) - 1) / each_of(&r))},
-                         {"HEADS", heads_of(&r)},
-                         {"SLOTS", slots},
-                         {"BLOCKS", TEXTS_BLOCKS},
-                         {"TURNED", turned_knob(&r)}};
-    const int count = (int)(sizeof knobs / sizeof *knobs);
-    cup__kernel *kernel = cup__kernel_get(gpu, "qkv_read_texts.cu", "read_texts", knobs, count);
-    if (!kernel)
-        return call->c->error.status;
-    CUP_TRY(cup__launch(gpu, kernel, grid, CUP__ARG(argument)));
-    cup__launch_known(gpu);
-    const cup_tensor *written[] = {r.keys, r.values, r.o};
-    for (int i = 0; i < 3; i++)
-        cup__launch_writes(gpu, written[i]->data,
-                           written[i]->count * cup_dtype_size(written[i]->dtype));
-    return CUP_OK;
-}
-
-static cup_status run_cuda(cup__call *call)
-{
-    reading r = reading_of(call);
-    cup_context *c = call->c;
-    cup__cuda *gpu = cup__cuda_of(c->device);
-    int64_t group = r.heads / r.kv_heads, each = each_of(&r), heads = heads_of(&r);
-    read_call argument;
-    fill(&argument, &r);
-    int64_t chunks = (group + heads - 1) / heads;
-    cut(&argument, r.batch * r.kv_heads * chunks, cup__cuda_facts(gpu)->multiprocessors);
-    cup__shape room = {r.qkv->dtype == CUP_F64 ? CUP_F64 : CUP_F32, 1,
-                       {r.batch * r.heads * argument.shares * (r.size + 2)}};
-    cup_tensor *part =
-        argument.shares > 1 ? cup__tensor_make(c, &room, "qkv_attention_read") : NULL;
-    if (argument.shares > 1 && !part)
-        return c->error.status;
-    argument.part = part ? part->data : NULL;
-    cup__knob knobs[] = {{"CUP_T", r.qkv->dtype},
-                         {"CUP_ID", r.position->dtype},
-                         {"EACH", each},
-                         {"LANES", power_from((r.size + each - 1) / each)},
-                         {"HEADS", heads},
-                         {"WARPS", WARPS},
-                         {"TURNED", turned_knob(&r)},
-                         {"WHOLE", is_whole(&r, each)}};
-    const int count = (int)(sizeof knobs / sizeof *knobs);
-    cup__grid grid = {.x = r.batch * r.kv_heads,
-                      .y = argument.shares,
-                      .z = chunks,
-                      .threads = 32 * WARPS,
-                      .dependent = true};
-    cup__kernel *kernel = cup__kernel_get(gpu, "qkv_attention_read.cu", "read_fwd", knobs, count);
-    cup_status status =
-        kernel ? cup__launch(gpu, kernel, grid, CUP__ARG(argument)) : c->error.status;
-    if (status == CUP_OK && part) {
-        grid = (cup__grid){
-            .x = r.batch * r.heads, .threads = 32 * WARPS, .dependent = true};
-        kernel = cup__kernel_get(gpu, "qkv_attention_read.cu", "read_join", knobs, count);
-        status = kernel ? cup__launch(gpu, kernel, grid, CUP__ARG(argument)) : c->error.status;
-    }
-    cup_tensor_free(part);
-    return status;
-}
-
 static int64_t positions(cup_tensor *const *in, int i, const void *attributes)
 {
     (void)attributes;
-    return i == 3 ? in[1]->shape[2] : 0;
+    bool is_place = i == CUP__QKV_READ_POSITION || i == CUP__QKV_READ_PLACE;
+    return is_place ? in[CUP__QKV_READ_KEYS]->shape[2] : 0;
 }
 
 /* As many keys are read as there is room for, which a benchmark fills. */
 static void cost(const cup__call *call, double *bytes, double *flops)
 {
-    reading r = reading_of(call);
-    double numbers = (double)(r.batch * r.length * r.size);
+    cup__qkv_read r = cup__qkv_read_of(call);
+    double numbers = (double)(r.batch * (r.window ? r.window : r.length) * r.size);
     *bytes = 2 * numbers * (double)(r.kv_heads * cup_dtype_size(r.qkv->dtype));
     *flops = 4 * numbers * (double)r.heads;
 }
 
 static const cup__impl impls[] = {
     {.name = "texts", .place = CUP__CUDA, CUP__THRESHOLDS(8, 32, 64, 128),
-     .refuses = refuses_texts, .run = run_texts},
-    {.name = "lanes", .place = CUP__CUDA, CUP__THRESHOLDS(8, 32, 256, 2048), .refuses = refuses,
-     .run = run_cuda},
+     .refuses = cup__qkv_read_texts_refuses, .run = cup__qkv_read_texts},
+    {.name = "lanes", .place = CUP__CUDA, CUP__THRESHOLDS(8, 32, 256, 2048),
+     .refuses = cup__qkv_read_lanes_refuses, .run = cup__qkv_read_lanes},
     {0}};
 #define WITH(...) &(const cup__qkv_attention_read_attributes){__VA_ARGS__}
 static const cup__sample samples[] = {
@@ -412,11 +272,22 @@ static const cup__sample samples[] = {
     {"100x1x768 100x3x70x64 100x3x70x64 1",
      WITH(.heads = 6, .rope_base = 1e4, .rope_factor = 3, .rope_original = 40, .rope_low = 0.5,
           .rope_high = 2, .rope_yarn = true, .rope_untruncated = true, .rope_amplitude = 1.25)},
+    {"2x1x24 2x1x9x6 2x1x9x6 2 - - 2", WITH(.heads = 2, .rope_base = 1e4, .window_left = 1)},
+    {"1x1x384 1x2x70x64 1x2x70x64 1 2 2", WITH(.heads = 2, .soft_cap = 2, .window_left = 33)},
+    {"1x1x768 1x1x2900x128 1x1x2900x128 1 - - 1",
+     WITH(.heads = 4, .rope_base = 1e4, .window_left = 2500)},
+    {"1x1x1120 1x2x6000x80 1x2x6000x80 1 10 10", WITH(.heads = 10, .soft_cap = 30)},
+    {"67x1x384 67x2x150x64 67x2x150x64 67 2", WITH(.heads = 2, .window_left = 70)},
+    {"34x1x3072 34x4x100x128 34x4x100x128 34 - 16 34",
+     WITH(.heads = 16, .rope_base = 5e5, .window_left = 64)},
+    {"140x1x240 140x1x33x80 140x1x33x80 1 1 1", WITH(.heads = 1, .soft_cap = 1)},
     {NULL, NULL}};
 static const cup__sample bench[] = {
     {"1x1x2304 1x12x1024x64 1x12x1024x64 1", WITH(.heads = 12)},
     {"64x1x2304 64x12x1024x64 64x12x1024x64 64", WITH(.heads = 12)},
     {"1x1x6144 1x8x8192x128 1x8x8192x128 1", WITH(.heads = 32, .rope_base = 5e5)},
+    {"1x1x6144 1x8x6143x128 1x8x6143x128 1",
+     WITH(.heads = 32, .rope_base = 1e4, .window_left = 4096)},
     {NULL, NULL}};
 
 const cup__op cup__op_qkv_attention_read = {
@@ -426,9 +297,9 @@ const cup__op cup__op_qkv_attention_read = {
     .in_place = 1u << 1 | 1u << 2,
     .samples = samples,
     .bench = bench,
-    .domain = {{-2, 2}, {-2, 2}, {-2, 2}, {0, 64}},
+    .domain = {{-2, 2}, {-2, 2}, {-2, 2}, {0, 64}, {0, 1}, {-2, 2}, {0, 64}},
     .indices = positions,
-    .in_dtypes = {0, 0, 0, CUP__DTYPES_INDEX},
+    .in_dtypes = {0, 0, 0, CUP__DTYPES_INDEX, CUP__NUMBERS, CUP__NUMBERS, CUP__DTYPES_INDEX},
     .tolerance = 32, /* as attention */
     .cost = cost,
 };

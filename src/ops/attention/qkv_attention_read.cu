@@ -10,10 +10,9 @@
 #include "qkv_read.cuh"
 #include "vec.cuh"
 
-/* Knobs: CUP_ID, EACH, LANES, HEADS, WARPS, TURNED (by rotary positions), WHOLE (heads are whole
- * vectors of EACH elements). */
+/* Knobs, beside those of qkv_read.cuh: HEADS, WARPS, WHOLE (heads are whole vectors of EACH
+ * elements). */
 #define UNROLL 4
-#include "lane_sums.cuh"
 
 DEVICE void load_lane(const T *from, int column, int size, real (&to)[EACH])
 {
@@ -30,12 +29,27 @@ DEVICE void load_lane(const T *from, int column, int size, real (&to)[EACH])
 
 #define LINE 128
 
+/* The block's share of the keys that are seen. */
+DEVICE void share_of(const read_call &c, long long place, int *from, int *to)
+{
+    int first = first_seen(c, (int)place), seen = (int)place + 1 - first, y = (int)blockIdx.y;
+    bool known = is_known(c, place);
+    *from = known ? first + (int)((long long)seen * y / c.shares) : 0;
+    *to = known ? first + (int)((long long)seen * (y + 1) / c.shares) : 0;
+}
+
 /* Asks L2 for the first keys and values of the block while the kernel before it ends. Where that
- * one moves the position on it is one too small, so nothing else may follow from it. */
+ * one moves the place on it is one too small, so nothing else may follow from it. */
 DEVICE void ask_ahead(const read_call &c, const T *keys, const T *values, int batch, int from)
 {
-    long long to = (long long)__ldcg(place_of_position(c, batch));
+    long long to = (long long)__ldcg(place_at(c, batch));
+#if WINDOWED
+    int end;
+    share_of(c, to, &from, &end);
+    to = end;
+#else
     to = to < from + c.share ? to : from + c.share;
+#endif
     to = to < c.length ? to : c.length;
     long long bytes = (to - from) * c.size * (int)sizeof(T);
     bytes = bytes < c.ahead ? bytes : c.ahead;
@@ -62,10 +76,14 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32)
         ask_ahead(c, keys, values, batch, from);
     wait_for_previous_kernel();
     let_next_kernel_start();
-    long long position = position_of(c, batch);
-    bool known = is_known(c, position);
+    long long place = place_of(c, batch), position = position_of(c, batch, place);
+    bool known = is_known(c, place);
     const T *row = (const T *)c.qkv + (long long)batch * (c.heads + 2 * c.kv_heads) * size;
-    to = known && to > position + 1 ? (int)position + 1 : known ? to : from;
+#if WINDOWED
+    share_of(c, place, &from, &to);
+#else
+    to = known && to > place + 1 ? (int)place + 1 : known ? to : from;
+#endif
     for (int i = (int)threadIdx.x; i < (HEADS + 1) * SIZE; i += WARPS * 32) {
         int head = i / SIZE, d = i % SIZE;
         bool is_key = head == HEADS, valid = d < size && (is_key || head < heads);
@@ -75,17 +93,18 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32)
             fresh[d] = x;
         else
             query[i] = x * (real)c.scale;
-        if (is_key && valid && from <= position && position < to) {
-            keys[position * size + d] = from_real<T>(x);
-            values[position * size + d] = row[(c.heads + c.kv_heads + kv) * size + d];
+        if (is_key && valid && from <= place && place < to) {
+            keys[place * size + d] = from_real<T>(x);
+            values[place * size + d] = row[(c.heads + c.kv_heads + kv) * size + d];
         }
     }
     __syncthreads();
     int column = lane % LANES * EACH, own = lane / LANES;
-    real q[HEADS][EACH];
+    real q[HEADS][EACH], slope[HEADS];
     sums s[HEADS];
 #pragma unroll
     for (int h = 0; h < HEADS; h++) {
+        slope[h] = slope_of(c, h < heads ? first + h : first);
         s[h].base = lowest();
         s[h].weight = 0;
 #pragma unroll
@@ -103,7 +122,7 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32)
             load_lane(values + (long long)at * size, column, inside, value[u]);
 #pragma unroll
             for (int e = 0; e < EACH; e++)
-                key[u][e] = at == position ? fresh[column + e] : key[u][e];
+                key[u][e] = at == place ? fresh[column + e] : key[u][e];
         }
 #pragma unroll
         for (int h = 0; h < HEADS; h++) {
@@ -117,7 +136,9 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32)
 #pragma unroll
                 for (int mask = 1; mask < LANES; mask *= 2)
                     score[u] += shuffle_xor(score[u], mask);
-                if (k + u * WARPS * GROUPS + own >= to)
+                int at = k + u * WARPS * GROUPS + own;
+                score[u] = score_of(c, score[u], slope[h], (int)place - at);
+                if (at >= to)
                     score[u] = lowest();
                 base = larger(base, score[u]);
             }
@@ -155,7 +176,7 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32)
         real value = sum_of(joined + h * ROW, WARPS, HEADS * ROW, SIZE, d, &base, &weight);
         long long head = (long long)batch * c.heads + first + h;
         if (c.shares == 1) {
-            store_mean(c, head, d, value, weight, known);
+            store_mean(c, head, d, value, base, weight, known);
             continue;
         }
         real *part = (real *)c.part + (head * c.shares + blockIdx.y) * (size + 2);
@@ -174,11 +195,11 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32)
     wait_for_previous_kernel();
     let_next_kernel_start();
     long long head = blockIdx.x;
-    bool known = is_known(c, position_of(c, (int)(head / c.heads)));
+    bool known = is_known(c, place_of(c, (int)(head / c.heads)));
     const real *parts = (const real *)c.part + head * c.shares * (c.size + 2);
     for (int d = (int)threadIdx.x; d < c.size; d += WARPS * 32) {
         real base, weight;
         real value = sum_of(parts, c.shares, c.size + 2, c.size, d, &base, &weight);
-        store_mean(c, head, d, value, weight, known);
+        store_mean(c, head, d, value, base, weight, known);
     }
 }

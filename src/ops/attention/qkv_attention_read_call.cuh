@@ -16,6 +16,10 @@ typedef struct read_call {
     double scale;      /* of a score, for powers of 2 */
     double frequency[READ_PAIRS];
     double amplitude; /* of cosines and sines, where TURNED is 2 */
+    const void *place; /* of the new key and value, like position, where PLACED */
+    const void *slopes, *sinks; /* f32, or f64 as the rest; with SLOPES and SINKS */
+    int window;        /* keys that are seen, with WINDOWED */
+    double cap;        /* with SOFT_CAP a score is cap tanh(scale q k) */
 } read_call;
 
 #endif

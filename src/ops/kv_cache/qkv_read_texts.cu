@@ -11,9 +11,8 @@
 #include "qkv_read.cuh"
 #include "vec.cuh"
 
-/* Knobs: CUP_ID, EACH, LANES, HEADS (of queries that share keys), SLOTS (of the ring), BLOCKS (on a
- * multiprocessor), TURNED. */
-#include "lane_sums.cuh"
+/* Knobs, beside those of qkv_read.cuh: HEADS (of queries that share keys), SLOTS (of the ring),
+ * BLOCKS (on a multiprocessor). */
 #define WARPS 4
 #define USERS (32 * WARPS)
 #define THREADS (USERS + 32)
@@ -34,7 +33,7 @@ static __shared__ uint64_t barriers[2 * SLOTS];
 
 /* The block's (text, kv head). */
 struct task {
-    int batch, kv, position; /* -1: not known */
+    int batch, kv, place; /* of the new key; -1: not known */
     T *keys, *values;
 };
 
@@ -44,33 +43,41 @@ DEVICE void ask_for(const void *from, uint32_t bytes)
 }
 
 /* Asks L2 for the first keys and values of the block while the kernel before it ends. Where that
- * one moves the position on it is one too small, so nothing else may follow from it. */
+ * one moves the place on it is one too small, so nothing else may follow from it. */
 DEVICE void ask_ahead(const read_call &c, const task &t)
 {
-    long long position = (long long)__ldcg(place_of_position(c, t.batch));
-    long long bytes = is_known(c, position) ? position * c.size * (int)sizeof(T) : 0;
+    long long place = (long long)__ldcg(place_at(c, t.batch));
+    const T *keys = t.keys, *values = t.values;
+    bool known = is_known(c, place);
+#if WINDOWED
+    long long first = known ? first_seen(c, (int)place) : 0;
+    keys += first * c.size;
+    values += first * c.size;
+    place -= first;
+#endif
+    long long bytes = known ? place * c.size * (int)sizeof(T) : 0;
     bytes = bytes < c.ahead ? bytes : c.ahead / 16 * 16;
     if (bytes == 0)
         return;
-    ask_for(t.keys, (uint32_t)bytes);
-    ask_for(t.values, (uint32_t)bytes);
+    ask_for(keys, (uint32_t)bytes);
+    ask_for(values, (uint32_t)bytes);
 }
 
 /* By one thread: keys and values that were kept before. */
 DEVICE void copy_keys(const read_call &c, const task &t, const ring<SLOTS> &pipe)
 {
-    ring_place<SLOTS> place = {0, 0};
-    for (int k = 0; k <= t.position; k += STEP) {
-        int rows = t.position - k < STEP ? t.position - k : STEP;
+    ring_place<SLOTS> at = {0, 0};
+    for (int k = first_seen(c, t.place); k <= t.place; k += STEP) {
+        int rows = t.place - k < STEP ? t.place - k : STEP;
         uint32_t bytes = (uint32_t)(rows * c.size * (int)sizeof(T));
-        uint32_t to = shared_address(memory) + place.stage * 2 * TILE * (int)sizeof(T);
+        uint32_t to = shared_address(memory) + at.stage * 2 * TILE * (int)sizeof(T);
         long long from = (long long)k * c.size;
-        pipe.claim(place, 2 * bytes);
+        pipe.claim(at, 2 * bytes);
         if (bytes) {
-            copy_bulk(to, t.keys + from, bytes, pipe.full(place.stage));
-            copy_bulk(to + TILE * (int)sizeof(T), t.values + from, bytes, pipe.full(place.stage));
+            copy_bulk(to, t.keys + from, bytes, pipe.full(at.stage));
+            copy_bulk(to + TILE * (int)sizeof(T), t.values + from, bytes, pipe.full(at.stage));
         }
-        place.next();
+        at.next();
     }
 }
 
@@ -78,27 +85,28 @@ DEVICE void copy_keys(const read_call &c, const task &t, const ring<SLOTS> &pipe
 DEVICE void ask(const read_call &c, const task &t)
 {
     int group = c.heads / c.kv_heads, size = c.size;
+    long long position = position_of(c, t.batch, t.place);
     const T *row = (const T *)c.qkv + (long long)t.batch * (c.heads + 2 * c.kv_heads) * size;
     for (int i = (int)threadIdx.x; i < (HEADS + 2) * SIZE; i += USERS) {
         int head = i / SIZE, d = i % SIZE;
-        bool valid = t.position >= 0 && d < size && (head < group || head >= HEADS);
+        bool valid = t.place >= 0 && d < size && (head < group || head >= HEADS);
         int own = head < HEADS ? t.kv * group + head : c.heads + (head - HEADS) * c.kv_heads + t.kv;
         const T *from = row + (long long)own * size;
-        real x = !valid ? 0 : head > HEADS ? to_real(from[d]) : turned(c, from, d, t.position);
+        real x = !valid ? 0 : head > HEADS ? to_real(from[d]) : turned(c, from, d, position);
         asked[i] = head < HEADS ? x * (real)c.scale : x;
         if (valid && head >= HEADS)
-            (head == HEADS ? t.keys : t.values)[(long long)t.position * size + d] = from_real<T>(x);
+            (head == HEADS ? t.keys : t.values)[(long long)t.place * size + d] = from_real<T>(x);
     }
 }
 
 /* Of a key or value that is kept, of the new one, or of none. */
-DEVICE void load_lane(const T *row, const real *fresh, int at, int position, int column, int size,
+DEVICE void load_lane(const T *row, const real *fresh, int at, int place, int column, int size,
                       real (&to)[EACH])
 {
 #pragma unroll
     for (int e = 0; e < EACH; e++)
-        to[e] = at == position ? fresh[column + e] : 0;
-    if (at < position && column < size)
+        to[e] = at == place ? fresh[column + e] : 0;
+    if (at < place && column < size)
         to_reals(load_plain<EACH>(row + column), to);
 }
 
@@ -110,18 +118,17 @@ DEVICE void load_query(int head, real (&to)[EACH])
 }
 
 /* Adds STEP keys from `first` on, which lie at `keys` with their values behind, to the sums. */
-DEVICE void add_keys(const T *keys, int first, int position, int size,
-                     const real (&q)[HEADS][EACH], sums (&s)[HEADS])
+DEVICE void add_keys(const read_call &c, const T *keys, int first, int place,
+                     const real (&q)[HEADS][EACH], const real (&slope)[HEADS], sums (&s)[HEADS])
 {
-    int warp = (int)threadIdx.x / 32, column = lane() % LANES * EACH;
+    int size = c.size, warp = (int)threadIdx.x / 32, column = lane() % LANES * EACH;
     real key[UNROLL][EACH], value[UNROLL][EACH];
 #pragma unroll
     for (int u = 0; u < UNROLL; u++) {
         int row = (u * WARPS + warp) * GROUPS + lane() / LANES;
-        load_lane(keys + row * size, asked + NEW_KEY, first + row, position, column, size,
-                  key[u]);
-        load_lane(keys + TILE + row * size, asked + NEW_VALUE, first + row, position, column,
-                  size, value[u]);
+        load_lane(keys + row * size, asked + NEW_KEY, first + row, place, column, size, key[u]);
+        load_lane(keys + TILE + row * size, asked + NEW_VALUE, first + row, place, column, size,
+                  value[u]);
     }
 #pragma unroll
     for (int h = 0; h < HEADS; h++) {
@@ -137,7 +144,10 @@ DEVICE void add_keys(const T *keys, int first, int position, int size,
 #pragma unroll
             for (int mask = 1; mask < LANES; mask *= 2)
                 score[u] += shuffle_xor(score[u], mask);
-            if (first + (u * WARPS + warp) * GROUPS + lane() / LANES > position)
+            int at = first + (u * WARPS + warp) * GROUPS + lane() / LANES;
+            if (SOFT_CAP || SLOPES)
+                score[u] = score_of(c, score[u], slope[h], place - at);
+            if (at > place)
                 score[u] = lowest();
             base = larger(base, score[u]);
         }
@@ -176,11 +186,12 @@ DEVICE void show(sums (&s)[HEADS])
 /* By all warps but that of the copies. */
 DEVICE void attend(const read_call &c, const task &t, const ring<SLOTS> &pipe)
 {
-    real q[HEADS][EACH];
+    real q[HEADS][EACH], slope[HEADS];
     sums s[HEADS];
     int group = c.heads / c.kv_heads;
 #pragma unroll
     for (int h = 0; h < HEADS; h++) {
+        slope[h] = slope_of(c, t.kv * group + (h < group ? h : 0));
         s[h].base = lowest();
         s[h].weight = 0;
         load_query(h, q[h]);
@@ -188,13 +199,13 @@ DEVICE void attend(const read_call &c, const task &t, const ring<SLOTS> &pipe)
         for (int e = 0; e < EACH; e++)
             s[h].o[e] = 0;
     }
-    ring_place<SLOTS> place = {0, 0};
-    for (int k = 0; k <= t.position; k += STEP) {
-        pipe.wait_full(place);
-        add_keys((const T *)memory + place.stage * 2 * TILE, k, t.position, c.size, q, s);
+    ring_place<SLOTS> at = {0, 0};
+    for (int k = first_seen(c, t.place); k <= t.place; k += STEP) {
+        pipe.wait_full(at);
+        add_keys(c, (const T *)memory + at.stage * 2 * TILE, k, t.place, q, slope, s);
         __syncwarp();
-        pipe.release<1>(place.stage);
-        place.next();
+        pipe.release<1>(at.stage);
+        at.next();
     }
     show(s);
     meet(1, USERS);
@@ -204,7 +215,7 @@ DEVICE void attend(const read_call &c, const task &t, const ring<SLOTS> &pipe)
             continue;
         real base, weight;
         real value = sum_of(joined + h * ROW, WARPS, HEADS * ROW, SIZE, d, &base, &weight);
-        store_mean(c, (long long)blockIdx.x * group + h, d, value, weight, t.position >= 0);
+        store_mean(c, (long long)blockIdx.x * group + h, d, value, base, weight, t.place >= 0);
     }
 }
 
@@ -225,9 +236,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
     __syncthreads();
     wait_for_previous_kernel();
     let_next_kernel_start();
-    long long position = position_of(c, t.batch);
-    if (is_known(c, position))
-        t.position = (int)position;
+    long long place = place_of(c, t.batch);
+    if (is_known(c, place))
+        t.place = (int)place;
     if (threadIdx.x == USERS) {
         copy_keys(c, t, pipe);
     } else if (threadIdx.x < USERS) {

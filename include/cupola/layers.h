@@ -649,12 +649,18 @@ CUP_API cup_tensor *cup_transformer_layer_read_window(const cup_transformer_laye
 
 /* The same of one row a text, x [B,1,width], which stands at `position` on the device: i32 or i64,
  * one number for all texts or one for each, see cup_qkv_attention_read. So the call can be captured
- * in a graph (cupola/graph.h) and replayed at one position after the other. CUP_UNSUPPORTED with a
- * window of less than `length`, with soft caps, alibi and sinks, and with dynamic rotary positions
- * where `length` is more than their original. */
+ * in a graph (cupola/graph.h) and replayed at one position after the other. CUP_UNSUPPORTED with
+ * dynamic rotary positions where `length` is more than their original. */
 CUP_API cup_tensor *cup_transformer_layer_read_at(const cup_transformer_layer *layer, cup_tensor *x,
                                                   cup_tensor **delta, cup_tensor *keys,
                                                   cup_tensor *values, cup_tensor *position);
+
+/* The same where the first positions are kept no longer, as the layer's window hides them: the new
+ * key and value are put at `place`, which has as many numbers as the position, of its dtype. */
+CUP_API cup_tensor *cup_transformer_layer_read_window_at(const cup_transformer_layer *layer,
+                                                         cup_tensor *x, cup_tensor **delta,
+                                                         cup_tensor *keys, cup_tensor *values,
+                                                         cup_tensor *position, cup_tensor *place);
 
 /* The same as cup_transformer_layer_read with keys and values that a cup_kv_cache has as its layer
  * `index`, see cupola/kv_cache.h, of codes, in pages or neither. All its sequences have `used`

@@ -217,8 +217,9 @@ typedef struct cup_gpt_cache cup_gpt_cache;
 /* Room for `length` tokens of each of `batch` texts; 0 means the model's context. */
 CUP_API cup_gpt_cache *cup_gpt_cache_new(cup_gpt *m, int64_t batch, int64_t length);
 /* The same, where blocks with a window keep no more than it and half of it, or 128 tokens, where
- * that is less than all. Such a cache reads by cup_gpt_read alone, long texts in pieces, and what
- * is beyond its windows when it is cut is not there any more: then nothing is, and `used` is 0.
+ * that is less than all. Such a cache reads long texts in pieces, needs cup_gpt_cache_reserve before
+ * cup_gpt_read_at, and what is beyond its windows when it is cut is not there any more: then nothing
+ * is, and `used` is 0.
  * Generators have it. In 8 bits, see cache_dtype, and with dynamic rotary positions all is kept. */
 CUP_API cup_gpt_cache *cup_gpt_cache_window_new(cup_gpt *m, int64_t batch, int64_t length);
 CUP_API void cup_gpt_cache_free(cup_gpt_cache *cache);
@@ -239,13 +240,17 @@ CUP_API void cup_gpt_cache_cut(cup_gpt_cache *cache, int64_t used);
  * is not known here: cup_gpt_cache_set says it. So a step of writing can be captured in a graph
  * (cupola/graph.h), with cup_draw_token behind it, and replayed for token after token. A position
  * that there is no room for is an error on a CPU; on a GPU the logits are NaN. CUP_UNSUPPORTED of
- * a model with a window of less than the cache has room for, with soft_cap, sinks or alibi, with
- * dynamic rotary positions where the cache has room for more than their original, and with keys
- * and values in 8 bits. */
+ * a model with dynamic rotary positions where the cache has room for more than their original, and
+ * with keys and values in 8 bits. */
 CUP_API cup_tensor *cup_gpt_read_at(cup_gpt_cache *cache, cup_tensor *tokens,
                                     cup_tensor *position);
-/* Says that so many tokens were read. CUP_ARGUMENT where there is no room for them. */
+/* Says that so many tokens were read. CUP_ARGUMENT where there is no room for them, or where what a
+ * window shows of them is gone. */
 CUP_API cup_status cup_gpt_cache_set(cup_gpt_cache *cache, int64_t used);
+/* Makes room for so many more tokens of each text, up to 128 at once, at positions on the device
+ * behind those that were read: where windows alone are kept, what stays of them may have to be
+ * moved, which a graph cannot do. Other caches have room anyway. */
+CUP_API cup_status cup_gpt_cache_reserve(cup_gpt_cache *cache, int64_t tokens);
 
 /* How the next token is drawn. All zero: from all tokens, as likely as the model says. */
 typedef struct cup_sampling {

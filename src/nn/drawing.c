@@ -54,11 +54,8 @@ cup__drawing *cup__drawing_new(cup_gpt *m, cup_gpt_cache *cache, int64_t texts,
     cup_context *c = m->context;
     const cup_gpt_config *g = &m->config;
     const cup_rope_scaling *rope = &g->rope_scaling;
-    bool windowed = g->window && g->window < g->context;
     bool grows = rope->dynamic && rope->original < g->context;
-    bool other = m->cache_dtype || g->soft_cap > 0 || g->sinks ||
-                 g->positions == CUP_POSITIONS_ALIBI;
-    if (!cup_device_is_cuda(c) || windowed || grows || other ||
+    if (!cup_device_is_cuda(c) || grows || m->cache_dtype ||
         cup__gpt_head_size(&m->config) > HEAD_MOST || m->config.vocabulary >= 1 << 24)
         return NULL;
     cup__drawing *d = cup__calloc(1, sizeof *d);
@@ -226,6 +223,7 @@ cup_status cup__drawing_go_on(cup__drawing *d, int64_t most)
 {
     int64_t count = d->pace < most ? d->pace : most, used = cup_gpt_cache_used(d->cache);
     d->stands = false;
+    CUP_TRY(cup_gpt_cache_reserve(d->cache, count));
     for (int64_t i = 0, more; i < count; i += more) {
         more = 1;
         if (d->phase == REPLAY && !d->no_run && count - i >= RUN) {

@@ -16,6 +16,8 @@ struct cup_gpt_cache {
      * was read, behind `gone` tokens that are there no longer; each read brings up to `step`. */
     cup_kv_cache *near;
     int64_t first, step, gone;
+    cup_tensor *moved; /* i64 [1]: what the device was told of `gone`, which is `told` */
+    int64_t told;
 };
 
 #define LEAST_STEP 128 /* tokens that are read at once */
@@ -43,8 +45,11 @@ static cup_status make_kept(cup_gpt_cache *cache, cup_dtype dtype, bool window)
     cache->step = all ? cache->length : step;
     if (cache->first > 0)
         cache->kept = keys_of(cache, dtype, cache->length, cache->first);
-    if (!all)
+    if (!all) {
         cache->near = keys_of(cache, dtype, g->window - 1 + step, near);
+        cache->moved =
+            cup_keep(cup_zeros(cache->model->context, CUP_I64, 1, (const int64_t[]){1}));
+    }
     return cup_error(cache->model->context);
 }
 
@@ -117,6 +122,7 @@ void cup_gpt_cache_free(cup_gpt_cache *cache)
         return;
     cup_kv_cache_free(cache->kept);
     cup_kv_cache_free(cache->near);
+    cup_tensor_free(cache->moved);
     free(cache);
 }
 
@@ -143,9 +149,12 @@ cup_status cup_gpt_cache_set(cup_gpt_cache *cache, int64_t used)
         return cup_fail(c, CUP_ARGUMENT, "cache: %lld tokens cannot have been read into room for "
                                          "%lld",
                         (long long)used, (long long)cache->length);
-    if (cache->near)
-        return cup_fail(c, CUP_UNSUPPORTED, "cache: of a window it has what was read by "
-                                            "cup_gpt_read alone; cut it, or keep all");
+    int64_t held = used - cache->gone, stays = cache->model->config.window - 1;
+    if (cache->near && (held > stays + cache->step || (cache->gone > 0 && held < stays)))
+        return cup_fail(c, CUP_ARGUMENT,
+                        "cache: %lld tokens cannot have been read where a window alone is kept, "
+                        "behind %lld that are gone; see cup_gpt_cache_reserve",
+                        (long long)used, (long long)cache->gone);
     cache->used = used;
     return cup_error(c);
 }
@@ -166,6 +175,16 @@ static cup_status check_room(cup_gpt_cache *cache, cup_tensor *tokens)
                         "more; cut it first",
                         (long long)cache->used, (long long)cache->length, (long long)length);
     return cup__gpt_tokens_check(cache->model, tokens);
+}
+
+/* Tells the device how many positions of blocks with a window are gone. */
+static cup_status tell_gone(cup_gpt_cache *cache)
+{
+    if (!cache->near || cache->told == cache->gone)
+        return cup_error(cache->model->context);
+    cup_status status = cup_tensor_write(cache->moved, &cache->gone, sizeof cache->gone);
+    cache->told = status == CUP_OK ? cache->gone : -1;
+    return status;
 }
 
 /* Where the new tokens stand: the vectors that are added to theirs. */
@@ -189,21 +208,49 @@ static cup_status tell_used(cup_gpt_cache *cache)
     return status;
 }
 
+/* A position on the device, and where it is among what a window alone is kept of; NULL: behind what
+ * was read. */
+typedef struct spot {
+    cup_tensor *position, *place;
+} spot;
+
+/* Of a block with a window. */
+static cup_tensor *read_near(cup_gpt_cache *cache, int64_t i, cup_tensor *x, cup_tensor **delta,
+                             const spot *at)
+{
+    const cup_transformer_layer *block = &cache->model->blocks[i];
+    cup_tensor *keys = cup_kv_cache_keys(cache->near, i - cache->first);
+    cup_tensor *values = cup_kv_cache_values(cache->near, i - cache->first);
+    return at->position
+               ? cup_transformer_layer_read_window_at(block, x, delta, keys, values, at->position,
+                                                      at->place)
+               : cup_transformer_layer_read_window(block, x, delta, keys, values,
+                                                   cache->used - cache->gone, cache->gone);
+}
+
 static cup_tensor *read_block(cup_gpt_cache *cache, int64_t i, cup_tensor *x, cup_tensor **delta,
-                              cup_tensor *position)
+                              const spot *at)
 {
     const cup_transformer_layer *block = &cache->model->blocks[i];
     if (i >= cache->first)
-        return cup_transformer_layer_read_window(
-            block, x, delta, cup_kv_cache_keys(cache->near, i - cache->first),
-            cup_kv_cache_values(cache->near, i - cache->first), cache->used - cache->gone,
-            cache->gone);
+        return read_near(cache, i, x, delta, at);
     cup_tensor *keys = cup_kv_cache_keys(cache->kept, i);
     cup_tensor *values = cup_kv_cache_values(cache->kept, i);
     if (cache->coded)
         return cup_transformer_layer_read_kept(block, x, delta, cache->kept, i, cache->used);
-    return position ? cup_transformer_layer_read_at(block, x, delta, keys, values, position)
-                    : cup_transformer_layer_read(block, x, delta, keys, values, cache->used);
+    return at->position
+               ? cup_transformer_layer_read_at(block, x, delta, keys, values, at->position)
+               : cup_transformer_layer_read(block, x, delta, keys, values, cache->used);
+}
+
+static spot spot_of(const cup_gpt_cache *cache, cup_tensor *position)
+{
+    cup_context *c = cache->model->context;
+    if (!position || !cache->near)
+        return (spot){position, NULL};
+    if (cup_tensor_dtype(position) != CUP_I64)
+        position = cup_cast(c, position, CUP_I64);
+    return (spot){position, cup_sub(c, position, cache->moved)};
 }
 
 /* At a position on the device, or where it is NULL behind what was read. */
@@ -211,6 +258,7 @@ static cup_tensor *read(cup_gpt_cache *cache, cup_tensor *tokens, cup_tensor *po
 {
     const cup_gpt *m = cache->model;
     cup_context *c = m->context;
+    const spot at = spot_of(cache, position);
     int64_t length = cup_tensor_size(tokens, 1);
     cup_tensor *x = cup_embedding(c, m->embedding, tokens), *delta = NULL;
     cup_tensor *place = m->positions ? positions(cache, length, position) : NULL;
@@ -220,7 +268,7 @@ static cup_tensor *read(cup_gpt_cache *cache, cup_tensor *tokens, cup_tensor *po
         x = cup_add(c, x, place);
     bool was = cup_parameters_training(m->parameters, false);
     for (int64_t i = 0; i < m->config.layers; i++)
-        x = read_block(cache, i, x, &delta, position);
+        x = read_block(cache, i, x, &delta, &at);
     cup_parameters_training(m->parameters, was);
     if (length > 1) {
         x = cup__gpt_part(x, 1, length - 1, length);
@@ -260,7 +308,7 @@ static cup_status make_room(cup_gpt_cache *cache, int64_t length)
     int64_t window = cache->model->config.window, held = cache->used - cache->gone;
     int64_t stays = window - 1;
     if (!cache->near || held + length <= stays + cache->step)
-        return cup_error(c);
+        return tell_gone(cache);
     bool was = cup_grad_recording(c, false);
     for (int64_t i = 0; i < cache->model->config.layers - cache->first && stays > 0; i++) {
         move_to_front(c, cup_kv_cache_keys(cache->near, i), held - stays, stays);
@@ -271,7 +319,20 @@ static cup_status make_room(cup_gpt_cache *cache, int64_t length)
     bool moved = cup_error(c) == CUP_OK;
     cache->gone = moved ? cache->used - stays : 0;
     cache->used = moved ? cache->used : 0;
-    return cup_error(c);
+    return tell_gone(cache);
+}
+
+cup_status cup_gpt_cache_reserve(cup_gpt_cache *cache, int64_t tokens)
+{
+    if (!cache)
+        return CUP_ARGUMENT;
+    cup_context *c = cache->model->context;
+    int64_t room = cache->length - cache->used, most = room < cache->step ? room : cache->step;
+    if (tokens < 0 || tokens > most)
+        return cup_fail(c, CUP_ARGUMENT,
+                        "cache: it can have room for up to %lld more tokens at once, not for %lld",
+                        (long long)most, (long long)tokens);
+    return cup_error(c) == CUP_OK ? make_room(cache, tokens) : cup_error(c);
 }
 
 /* As many at once as there is room for. */
@@ -325,18 +386,13 @@ cup_tensor *cup_gpt_read_at(cup_gpt_cache *cache, cup_tensor *tokens, cup_tensor
                                      "values in 8 bits; read with cup_gpt_read");
         return NULL;
     }
-    if (cache->near) {
-        cup_fail(c, CUP_UNSUPPORTED, "cache: a position on the device does not go with what a "
-                                     "window alone is kept of; read with cup_gpt_read");
-        return NULL;
-    }
     if (cup_tensor_ndim(tokens) != 2 || cup_tensor_size(tokens, 0) != cache->batch ||
         cup_tensor_size(tokens, 1) != 1) {
         cup_fail(c, CUP_SHAPE, "cache: tokens are %s; to read at a position they must be [%lld,1]",
                  cup_tensor_text(tokens, text, sizeof text), (long long)cache->batch);
         return NULL;
     }
-    return cup__gpt_tokens_check(cache->model, tokens) == CUP_OK
+    return cup__gpt_tokens_check(cache->model, tokens) == CUP_OK && tell_gone(cache) == CUP_OK
                ? read_apart(cache, tokens, position)
                : NULL;
 }

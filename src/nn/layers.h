@@ -90,14 +90,16 @@ typedef struct cup__reading {
     int64_t used;
     int64_t gone;         /* positions before those, which a window hides */
     cup_tensor *position; /* of one new row a text, on the device; NULL: `used` */
+    cup_tensor *place;    /* where that row's key is put, if not at the position; or NULL */
     cup_kv_cache *kept;   /* has the keys and values in place of those, or NULL */
     int64_t index;        /* of the layer in it */
 } cup__reading;
 
-/* Whether they belong to the layer and have room for x [B,T,width]; and attention of such new rows
- * to all that was read, their own rows included. */
-cup_status cup__reading_check(const cup_transformer_layer *layer, cup_context *c,
-                              const cup_tensor *x, const cup__reading *past);
+/* cup_transformer_layer_pass_cost, which with `past` comes behind what was read before. */
+cup_tensor *cup__transformer_layer_pass(const cup_transformer_layer *layer, cup_tensor *x,
+                                        cup_tensor **delta, cup_tensor **cost,
+                                        const cup__reading *past);
+/* Attention of new rows to all that was read, their own rows included. */
 cup_tensor *cup__reading_attention(const cup_attention_layer *layer, cup_tensor *x,
                                    const cup__reading *past);
 

@@ -95,12 +95,18 @@ CUP_API cup_tensor *cup_transformer_layer_read_window(const cup_transformer_laye
 
 /* The same of one row a text, x [B,1,width], which stands at `position` on the device: i32 or i64,
  * one number for all texts or one for each, see cup_qkv_attention_read. So the call can be captured
- * in a graph (cupola/graph.h) and replayed at one position after the other. CUP_UNSUPPORTED with a
- * window of less than `length`, with soft caps, alibi and sinks, and with dynamic rotary positions
- * where `length` is more than their original. */
+ * in a graph (cupola/graph.h) and replayed at one position after the other. CUP_UNSUPPORTED with
+ * dynamic rotary positions where `length` is more than their original. */
 CUP_API cup_tensor *cup_transformer_layer_read_at(const cup_transformer_layer *layer, cup_tensor *x,
                                                   cup_tensor **delta, cup_tensor *keys,
                                                   cup_tensor *values, cup_tensor *position);
+
+/* The same where the first positions are kept no longer, as the layer's window hides them: the new
+ * key and value are put at `place`, which has as many numbers as the position, of its dtype. */
+CUP_API cup_tensor *cup_transformer_layer_read_window_at(const cup_transformer_layer *layer,
+                                                         cup_tensor *x, cup_tensor **delta,
+                                                         cup_tensor *keys, cup_tensor *values,
+                                                         cup_tensor *position, cup_tensor *place);
 
 /* The same as cup_transformer_layer_read with keys and values that a cup_kv_cache has as its layer
  * `index`, see cupola/kv_cache.h, of codes, in pages or neither. All its sequences have `used`
@@ -118,7 +124,6 @@ CUP_API cup_tensor *cup_transformer_layer_read_kept(const cup_transformer_layer 
 #include "cupola/ops.h"
 #include "dispatch/attributes.h"
 #include "nn/layers.h"
-#include "ops/transformer/transformer_read.h"
 #include "tensor/tensor.h"
 
 #define DEVIATION 0.02
@@ -347,8 +352,9 @@ static cup_tensor *add_norm(const cup_transformer_layer *layer, cup_context *c, 
 }
 
 /* The block; with `past`, behind what was read before. Nothing is kept of it but by the tape. */
-static cup_tensor *pass(const cup_transformer_layer *layer, cup_tensor *x, cup_tensor **delta,
-                        cup_tensor **cost, const cup__reading *past)
+cup_tensor *cup__transformer_layer_pass(const cup_transformer_layer *layer, cup_tensor *x,
+                                        cup_tensor **delta, cup_tensor **cost,
+                                        const cup__reading *past)
 {
     cup_context *c = cup__layer_context((const cup_layer *)layer, x);
     cup_tensor *none = NULL, *owed = NULL;
@@ -376,110 +382,19 @@ static cup_tensor *pass(const cup_transformer_layer *layer, cup_tensor *x, cup_t
 cup_tensor *cup_transformer_layer_pass(const cup_transformer_layer *layer, cup_tensor *x,
                                        cup_tensor **delta)
 {
-    return pass(layer, x, delta, NULL, NULL);
+    return cup__transformer_layer_pass(layer, x, delta, NULL, NULL);
 }
 
 cup_tensor *cup_transformer_layer_pass_cost(const cup_transformer_layer *layer, cup_tensor *x,
                                             cup_tensor **delta, cup_tensor **cost)
 {
-    return pass(layer, x, delta, cost, NULL);
-}
-
-/* One new row of one text as one kernel; false where there is none for it, or the layer's own calls
- * are to be seen. */
-static bool read_at_once(const cup_transformer_layer *layer, cup_context *c, cup_tensor **x,
-                         cup_tensor **delta, const cup__reading *past)
-{
-    const cup_attention_layer *a = &layer->attention;
-    const cup_mlp_layer *m = &layer->mlp;
-    bool rms = layer->rms, gated = m->up.activation == CUP_ACTIVATION_SWIGLU;
-    bool one_epsilon = rms ? layer->rmsnorm1.epsilon == layer->rmsnorm2.epsilon
-                           : layer->norm1.epsilon == layer->norm2.epsilon;
-    cup_parameters *list = layer->layer.parameters;
-    bool drops = layer->dropout > 0 && cup__parameters_is_training(list);
-    /* Where there is a position, dynamic ones have their plain base. */
-    const cup_rope_options rope = cup__attention_layer_rope(a, 0);
-    bool scaled = rope.factor > 0 || rope.amplitude > 0;
-    bool adapted = a->qkv.lora || a->out.lora || m->up.lora || m->down.lora;
-    if (drops || cup_parameters_comm(list) || !one_epsilon || a->q_norm || scaled || adapted ||
-        !past->position || past->position->count != 1 || (*x)->shape[0] != 1 ||
-        (!gated && m->up.activation != CUP_ACTIVATION_GELU) || !m->up.weight || !m->down.weight)
-        return false;
-    cup_tensor *in[CUP__READ_INPUTS] = {
-        *x, past->keys, past->values, past->position,
-        rms ? layer->rmsnorm1.weight : layer->norm1.weight, a->qkv.weight, a->out.weight,
-        rms ? layer->rmsnorm2.weight : layer->norm2.weight, m->up.weight, m->down.weight,
-        delta ? *delta : NULL, rms ? NULL : layer->norm1.bias, a->qkv.bias, a->out.bias,
-        rms ? NULL : layer->norm2.bias, m->up.bias, m->down.bias};
-    const cup__transformer_read_attributes attributes = {
-        .heads = a->heads,
-        .eps = rms ? layer->rmsnorm1.epsilon : layer->norm1.epsilon,
-        .rms = rms,
-        .gated = gated,
-        .rope_base = a->rope ? rope.base : 0};
-    if (!cup__transformer_read_takes(c, in, &attributes))
-        return false;
-    cup_tensor *out[2] = {NULL, NULL};
-    cup__op_call(c, &cup__rows[CUP__OP_transformer_read], in, CUP__READ_INPUTS, &attributes, out);
-    *x = out[0];
-    if (delta)
-        *delta = out[1];
-    return true;
-}
-
-static cup_tensor *read_past(const cup_transformer_layer *layer, cup_tensor *x, cup_tensor **delta,
-                             const cup__reading *past)
-{
-    cup_context *c = cup__layer_context((const cup_layer *)layer, x);
-    if (!c || cup__reading_check(layer, c, x, past) != CUP_OK)
-        return NULL;
-    bool was = cup_grad_recording(c, false);
-    if (!read_at_once(layer, c, &x, delta, past))
-        x = pass(layer, x, delta, NULL, past);
-    cup_grad_recording(c, was);
-    return x;
-}
-
-cup_tensor *cup_transformer_layer_read(const cup_transformer_layer *layer, cup_tensor *x,
-                                       cup_tensor **delta, cup_tensor *keys, cup_tensor *values,
-                                       int64_t used)
-{
-    return read_past(layer, x, delta, &(cup__reading){keys, values, used, .gone = 0});
-}
-
-cup_tensor *cup_transformer_layer_read_window(const cup_transformer_layer *layer, cup_tensor *x,
-                                              cup_tensor **delta, cup_tensor *keys,
-                                              cup_tensor *values, int64_t used, int64_t gone)
-{
-    return read_past(layer, x, delta, &(cup__reading){keys, values, used, .gone = gone});
-}
-
-cup_tensor *cup_transformer_layer_read_kept(const cup_transformer_layer *layer, cup_tensor *x,
-                                            cup_tensor **delta, cup_kv_cache *kept, int64_t index,
-                                            int64_t used)
-{
-    cup_context *c = cup__layer_context((const cup_layer *)layer, x);
-    if (c && !kept)
-        cup__fail(&c->error, CUP_ARGUMENT, "transformer: the cache to read behind is NULL");
-    const cup__reading past = {.used = used, .kept = kept, .index = index};
-    return c && kept ? read_past(layer, x, delta, &past) : NULL;
-}
-
-cup_tensor *cup_transformer_layer_read_at(const cup_transformer_layer *layer, cup_tensor *x,
-                                          cup_tensor **delta, cup_tensor *keys,
-                                          cup_tensor *values, cup_tensor *position)
-{
-    cup_context *c = cup__layer_context((const cup_layer *)layer, x);
-    if (c && !position)
-        cup__fail(&c->error, CUP_ARGUMENT, "transformer: the position to read at is NULL");
-    const cup__reading past = {keys, values, .position = position};
-    return c && position ? read_past(layer, x, delta, &past) : NULL;
+    return cup__transformer_layer_pass(layer, x, delta, cost, NULL);
 }
 
 cup_tensor *cup_transformer_layer_call(const cup_transformer_layer *layer, cup_tensor *x)
 {
     cup_tensor *delta = NULL;
-    x = pass(layer, x, &delta, NULL, NULL);
+    x = cup__transformer_layer_pass(layer, x, &delta, NULL, NULL);
     if (!x)
         return NULL;
     cup_context *c = cup__parameters_context(layer->layer.parameters);

@@ -1,10 +1,14 @@
-/* Attention of rows that come behind those whose keys and values are kept. */
+/* Rows that come behind those whose keys and values are kept, through a block of a transformer. */
+#include "cupola/grad.h"
 #include "cupola/ops.h"
 #include "dispatch/attributes.h"
 #include "nn/layers.h"
+#include "ops/transformer/transformer_read.h"
+#include "tensor/tensor.h"
 
-cup_status cup__reading_check(const cup_transformer_layer *layer, cup_context *c,
-                              const cup_tensor *x, const cup__reading *past)
+/* Whether what is kept belongs to the layer and has room for x [B,T,width]. */
+static cup_status check(const cup_transformer_layer *layer, cup_context *c, const cup_tensor *x,
+                        const cup__reading *past)
 {
     const cup_attention_layer *a = &layer->attention;
     char keys[CUP__SHAPE_TEXT], values[CUP__SHAPE_TEXT];
@@ -33,17 +37,6 @@ cup_status cup__reading_check(const cup_transformer_layer *layer, cup_context *c
                          "transformer: a position on the device is that of one row a text, not of "
                          "%lld",
                          (long long)x->shape[1]);
-    if (past->position && cup__attention_layer_window(a, k->shape[2]))
-        return cup__fail(&c->error, CUP_UNSUPPORTED,
-                         "transformer: a position on the device does not go with a window of %lld "
-                         "in keys of %lld; say how many were read with "
-                         "cup_transformer_layer_read, or keep no more than the window",
-                         (long long)a->window, (long long)k->shape[2]);
-    if (past->position && (a->soft_cap > 0 || a->alibi || a->sinks))
-        return cup__fail(&c->error, CUP_UNSUPPORTED,
-                         "transformer: a position on the device does not go with soft caps, slopes "
-                         "and sinks of attention; say how many were read with "
-                         "cup_transformer_layer_read");
     if (past->position && a->rope_scaling.dynamic && k->shape[2] > a->rope_scaling.original)
         return cup__fail(&c->error, CUP_UNSUPPORTED,
                          "transformer: a position on the device does not go with dynamic rotary "
@@ -114,13 +107,18 @@ static cup_tensor *attend(const cup_attention_layer *layer, cup_context *c, cup_
 static cup_tensor *attend_at(const cup_attention_layer *layer, cup_context *c, cup_tensor *qkv,
                              const cup__reading *past)
 {
-    const cup_rope_options how = cup__attention_layer_rope(layer, past->keys->shape[2]);
+    int64_t length = past->keys->shape[2];
+    const cup_rope_options how = cup__attention_layer_rope(layer, length);
+    const cup__layer_scores scores = cup__attention_layer_scores(layer, c);
     return cup_qkv_attention_read(
         c, qkv, past->keys, past->values, past->position, layer->heads,
         CUP_OPTIONS(cup_qkv_attention_read_options, .rope_base = layer->rope ? how.base : 0,
                     .rope_factor = how.factor, .rope_original = how.original, .rope_low = how.low,
                     .rope_high = how.high, .rope_yarn = how.yarn,
-                    .rope_untruncated = how.untruncated, .rope_amplitude = how.amplitude));
+                    .rope_untruncated = how.untruncated, .rope_amplitude = how.amplitude,
+                    .window_left = cup__attention_layer_window(layer, length),
+                    .soft_cap = scores.soft_cap, .slopes = scores.slopes, .sinks = scores.sinks,
+                    .place = past->place));
 }
 
 cup_tensor *cup__reading_attention(const cup_attention_layer *layer, cup_tensor *x,
@@ -148,4 +146,113 @@ cup_tensor *cup__reading_attention(const cup_attention_layer *layer, cup_tensor 
     cup_tensor *o = q && k && v ? attend(layer, c, q, k, v, past) : NULL;
     o = cup_permute(c, o, swap, 4);
     return cup_linear_layer_call(&layer->out, cup_reshape(c, o, 3, together));
+}
+
+/* One new row of one text as one kernel; false where there is none for it, or the layer's own calls
+ * are to be seen. */
+static bool read_at_once(const cup_transformer_layer *layer, cup_context *c, cup_tensor **x,
+                         cup_tensor **delta, const cup__reading *past)
+{
+    const cup_attention_layer *a = &layer->attention;
+    const cup_mlp_layer *m = &layer->mlp;
+    bool rms = layer->rms, gated = m->up.activation == CUP_ACTIVATION_SWIGLU;
+    bool one_epsilon = rms ? layer->rmsnorm1.epsilon == layer->rmsnorm2.epsilon
+                           : layer->norm1.epsilon == layer->norm2.epsilon;
+    cup_parameters *list = layer->layer.parameters;
+    bool drops = layer->dropout > 0 && cup__parameters_is_training(list);
+    /* Where there is a position, dynamic ones have their plain base. */
+    const cup_rope_options rope = cup__attention_layer_rope(a, 0);
+    bool scaled = rope.factor > 0 || rope.amplitude > 0;
+    bool plain = !cup__attention_layer_window(a, past->keys ? past->keys->shape[2] : 0) &&
+                 !(a->soft_cap > 0) && !a->alibi && !a->sinks;
+    bool adapted = a->qkv.lora || a->out.lora || m->up.lora || m->down.lora;
+    if (drops || cup_parameters_comm(list) || !one_epsilon || a->q_norm || scaled || adapted ||
+        !plain || !past->position || past->position->count != 1 || (*x)->shape[0] != 1 ||
+        (!gated && m->up.activation != CUP_ACTIVATION_GELU) || !m->up.weight || !m->down.weight)
+        return false;
+    cup_tensor *in[CUP__READ_INPUTS] = {
+        *x, past->keys, past->values, past->position,
+        rms ? layer->rmsnorm1.weight : layer->norm1.weight, a->qkv.weight, a->out.weight,
+        rms ? layer->rmsnorm2.weight : layer->norm2.weight, m->up.weight, m->down.weight,
+        delta ? *delta : NULL, rms ? NULL : layer->norm1.bias, a->qkv.bias, a->out.bias,
+        rms ? NULL : layer->norm2.bias, m->up.bias, m->down.bias};
+    const cup__transformer_read_attributes attributes = {
+        .heads = a->heads,
+        .eps = rms ? layer->rmsnorm1.epsilon : layer->norm1.epsilon,
+        .rms = rms,
+        .gated = gated,
+        .rope_base = a->rope ? rope.base : 0};
+    if (!cup__transformer_read_takes(c, in, &attributes))
+        return false;
+    cup_tensor *out[2] = {NULL, NULL};
+    cup__op_call(c, &cup__rows[CUP__OP_transformer_read], in, CUP__READ_INPUTS, &attributes, out);
+    *x = out[0];
+    if (delta)
+        *delta = out[1];
+    return true;
+}
+
+static cup_tensor *read_past(const cup_transformer_layer *layer, cup_tensor *x, cup_tensor **delta,
+                             const cup__reading *past)
+{
+    cup_context *c = cup__layer_context((const cup_layer *)layer, x);
+    if (!c || check(layer, c, x, past) != CUP_OK)
+        return NULL;
+    bool was = cup_grad_recording(c, false);
+    if (!read_at_once(layer, c, &x, delta, past))
+        x = cup__transformer_layer_pass(layer, x, delta, NULL, past);
+    cup_grad_recording(c, was);
+    return x;
+}
+
+cup_tensor *cup_transformer_layer_read(const cup_transformer_layer *layer, cup_tensor *x,
+                                       cup_tensor **delta, cup_tensor *keys, cup_tensor *values,
+                                       int64_t used)
+{
+    return read_past(layer, x, delta, &(cup__reading){keys, values, used, .gone = 0});
+}
+
+cup_tensor *cup_transformer_layer_read_window(const cup_transformer_layer *layer, cup_tensor *x,
+                                              cup_tensor **delta, cup_tensor *keys,
+                                              cup_tensor *values, int64_t used, int64_t gone)
+{
+    return read_past(layer, x, delta, &(cup__reading){keys, values, used, .gone = gone});
+}
+
+cup_tensor *cup_transformer_layer_read_kept(const cup_transformer_layer *layer, cup_tensor *x,
+                                            cup_tensor **delta, cup_kv_cache *kept, int64_t index,
+                                            int64_t used)
+{
+    cup_context *c = cup__layer_context((const cup_layer *)layer, x);
+    if (c && !kept)
+        cup__fail(&c->error, CUP_ARGUMENT, "transformer: the cache to read behind is NULL");
+    const cup__reading past = {.used = used, .kept = kept, .index = index};
+    return c && kept ? read_past(layer, x, delta, &past) : NULL;
+}
+
+/* With a place where the position is none among what is kept. */
+static cup_tensor *read_at(const cup_transformer_layer *layer, cup_tensor *x, cup_tensor **delta,
+                           const cup__reading *past)
+{
+    cup_context *c = cup__layer_context((const cup_layer *)layer, x);
+    if (c && !past->position)
+        cup__fail(&c->error, CUP_ARGUMENT, "transformer: the position to read at is NULL");
+    return c && past->position ? read_past(layer, x, delta, past) : NULL;
+}
+
+cup_tensor *cup_transformer_layer_read_at(const cup_transformer_layer *layer, cup_tensor *x,
+                                          cup_tensor **delta, cup_tensor *keys,
+                                          cup_tensor *values, cup_tensor *position)
+{
+    const cup__reading past = {keys, values, .position = position};
+    return read_at(layer, x, delta, &past);
+}
+
+cup_tensor *cup_transformer_layer_read_window_at(const cup_transformer_layer *layer, cup_tensor *x,
+                                                 cup_tensor **delta, cup_tensor *keys,
+                                                 cup_tensor *values, cup_tensor *position,
+                                                 cup_tensor *place)
+{
+    const cup__reading past = {keys, values, .position = position, .place = place};
+    return read_at(layer, x, delta, &past);
 }

@@ -951,8 +951,9 @@ CUP_API cup_tensor *cup_kv_attention(cup_context *c, cup_tensor *q, cup_tensor *
                                      cup_tensor *values, cup_tensor *lengths,
                                      const cup_kv_attention_options *options);
 
-/* (x): x, [B,H,T,D], with pairs of the first features of each row turned by an angle: pair i by
- * base^[-2 i / features] times its position, which is offset + t; pairs are i and i +
+/* (x, positions?): x, [B,H,T,D], with pairs of the first features of each row turned by an
+ * angle: pair i by base^[-2 i / features] times its position, which is offset + t, and
+ * positions, i32 or i64, one number for all or [B], are added to that; pairs are i and i +
  * features/2, or 2 i and 2 i + 1 when interleaved; heads says how many of the first heads are
  * turned; inverse turns back. A factor divides what positions are multiplied by; with original,
  * a number of positions, wholly for pairs that turn round up to low times within these, not for
@@ -962,19 +963,20 @@ CUP_API cup_tensor *cup_kv_attention(cup_context *c, cup_tensor *q, cup_tensor *
  * multiplied by amplitude, turned back as well; with yarn it is 0.1 log[factor] + 1 by default */
 typedef struct cup_rope_options {
     size_t size;
-    double base;      /* default: 10000 */
-    int64_t offset;   /* default: 0 */
-    int features;     /* default: all features */
-    int heads;        /* default: all heads */
-    bool interleaved; /* default: false */
-    bool inverse;     /* default: false */
-    double factor;    /* default: 1 */
-    int64_t original; /* default: all */
-    double low;       /* default: 1 */
-    double high;      /* default: 4 or 32 with yarn */
-    bool yarn;        /* default: false */
-    bool untruncated; /* default: false */
-    double amplitude; /* default: 1 unless yarn */
+    double base;           /* default: 10000 */
+    int64_t offset;        /* default: 0 */
+    int features;          /* default: all features */
+    int heads;             /* default: all heads */
+    bool interleaved;      /* default: false */
+    bool inverse;          /* default: false */
+    double factor;         /* default: 1 */
+    int64_t original;      /* default: all */
+    double low;            /* default: 1 */
+    double high;           /* default: 4 or 32 with yarn */
+    bool yarn;             /* default: false */
+    bool untruncated;      /* default: false */
+    double amplitude;      /* default: 1 unless yarn */
+    cup_tensor *positions; /* default: none */
 } cup_rope_options;
 
 CUP_API cup_tensor *cup_rope(cup_context *c, cup_tensor *x, const cup_rope_options *options);

@@ -15,6 +15,8 @@
 #define YARN_HIGH 32.0
 #define YARN_GROWTH 0.1
 #define YARN_LEAST 0.001 /* pairs that its ramp takes at least */
+#define POSITIONS 1      /* the input */
+#define MOST_DRAWN 10000 /* position that random calls have */
 
 static double or_usual(double value, double usual)
 {
@@ -54,6 +56,36 @@ static cup__rope_rule rule_of(const cup__rope_attributes *a)
                             .untruncated = a->untruncated};
 }
 
+/* NULL: none. */
+static const cup_tensor *positions_of(const cup__call *call)
+{
+    return call->in_count > POSITIONS ? call->in[POSITIONS] : NULL;
+}
+
+/* What is added to the positions of a batch. */
+static int64_t start_of(const cup__call *call, int64_t b)
+{
+    const cup__rope_attributes *a = call->attributes;
+    const cup_tensor *t = positions_of(call);
+    int64_t at = t && t->count > 1 ? cup__offset_of(t, b) : 0;
+    if (!t)
+        return a->offset;
+    return a->offset + (t->dtype == CUP_I64 ? ((const int64_t *)t->data)[at]
+                                            : ((const int32_t *)t->data)[at]);
+}
+
+static cup_status check_positions(cup__call *call)
+{
+    const cup_tensor *t = positions_of(call);
+    if (!t)
+        return CUP_OK;
+    CUP_TRY(cup__need_index(call, POSITIONS));
+    return t->count == 1 || (t->ndim == 1 && t->count == call->in[0]->shape[0])
+               ? CUP_OK
+               : cup__call_fail(call, CUP_SHAPE, "positions must be one number, or [%lld]",
+                                (long long)call->in[0]->shape[0]);
+}
+
 static cup_status infer(cup__call *call)
 {
     const cup__rope_attributes *a = call->attributes;
@@ -76,6 +108,7 @@ static cup_status infer(cup__call *call)
         return cup__call_fail(call, CUP_ARGUMENT, "%d heads cannot be turned", a->heads);
     if (a->offset < 0 || a->offset > (1 << 24) - x->shape[2])
         return cup__call_fail(call, CUP_ARGUMENT, "positions must lie from 0 to 2^24");
+    CUP_TRY(check_positions(call));
     call->result[0] = cup__shape_of(x);
     call->order[0] = "0213";
     return CUP_OK;
@@ -153,7 +186,8 @@ static void turn_row(cup__call *call, int64_t b, int64_t head, int64_t position)
     cup__rope_rule rule = rule_of(a);
     double amplitude = cup__rope_amplitude(&rule);
     for (int64_t i = 0; i < pairs; i++) {
-        double angle = (double)(a->offset + position) * cup__rope_frequency(&rule, i, pairs);
+        double angle =
+            (double)(start_of(call, b) + position) * cup__rope_frequency(&rule, i, pairs);
         double cosine = amplitude * cos(angle);
         double sine = amplitude * (a->inverse ? -sin(angle) : sin(angle));
         int64_t first = first_of(a, i), second = second_of(a, i, pairs);
@@ -183,14 +217,17 @@ static cup_status gradient(cup__grad *g)
                                       .interleaved = a->interleaved, .inverse = !a->inverse,
                                       .factor = a->factor, .original = a->original, .low = a->low,
                                       .high = a->high, .yarn = a->yarn,
-                                      .untruncated = a->untruncated, .amplitude = a->amplitude));
+                                      .untruncated = a->untruncated, .amplitude = a->amplitude,
+                                      .positions = g->in_count > POSITIONS ? g->in[POSITIONS]
+                                                                           : NULL));
     return CUP_OK;
 }
 
-/* Cosines and sines of all positions, [positions, pairs] each, and one row a thread at work. */
+/* Cosines and sines of all positions, of each batch where these differ, [positions, pairs] each. */
 typedef struct job {
     cup__call *call;
     int64_t pairs, heads;
+    bool apart; /* batches have positions of their own */
     float *cosine, *sine;
 } job;
 
@@ -200,13 +237,15 @@ static void make_table(int64_t begin, int64_t end, void *user)
     const cup__rope_attributes *a = j->call->attributes;
     cup__rope_rule rule = rule_of(a);
     double amplitude = cup__rope_amplitude(&rule);
+    int64_t length = j->call->in[0]->shape[2];
     for (int64_t i = 0; i < j->pairs; i++) {
         double frequency = cup__rope_frequency(&rule, i, j->pairs);
-        for (int64_t position = begin; position < end; position++) {
-            double angle = (double)(a->offset + position) * frequency;
+        for (int64_t row = begin; row < end; row++) {
+            int64_t position = start_of(j->call, row / length) + row % length;
+            double angle = (double)position * frequency;
             double sine = a->inverse ? -sin(angle) : sin(angle);
-            j->cosine[position * j->pairs + i] = (float)(amplitude * cos(angle));
-            j->sine[position * j->pairs + i] = (float)(amplitude * sine);
+            j->cosine[row * j->pairs + i] = (float)(amplitude * cos(angle));
+            j->sine[row * j->pairs + i] = (float)(amplitude * sine);
         }
     }
 }
@@ -241,7 +280,8 @@ static void turn_rows(int64_t begin, int64_t end, void *user)
     float row[LONGEST];
     for (int64_t i = begin; i < end; i++) {
         int64_t head = i % x->shape[1], position = i / x->shape[1] % x->shape[2];
-        int64_t b = i / x->shape[1] / x->shape[2], at = position * j->pairs;
+        int64_t b = i / x->shape[1] / x->shape[2];
+        int64_t at = ((j->apart ? b * x->shape[2] : 0) + position) * j->pairs;
         cup__floats_read(row, x, row_of(x, b, head, position), x->stride[3], x->shape[3]);
         if (head < j->heads && a->interleaved)
             turn_neighbours(row, j->cosine + at, j->sine + at, j->pairs);
@@ -262,6 +302,8 @@ static cup_status run_cpu(cup__call *call)
 {
     job j = {.call = call, .pairs = pairs_of(call), .heads = heads_turned(call)};
     int64_t positions = call->in[0]->shape[2], size = call->in[0]->shape[3];
+    j.apart = positions_of(call) && positions_of(call)->count > 1;
+    positions *= j.apart ? call->in[0]->shape[0] : 1;
     j.cosine = cup__calloc((size_t)(2 * positions * j.pairs), sizeof *j.cosine);
     if (!j.cosine)
         return cup__fail(&call->c->error, CUP_MEMORY, "rope: out of host memory");
@@ -319,6 +361,7 @@ static void fill_call(rope_call *to, const cup__call *call)
 {
     const cup__rope_attributes *a = call->attributes;
     const cup_tensor *x = call->in[0], *y = call->out[0];
+    const cup_tensor *starts = positions_of(call);
     int64_t pairs = pairs_of(call);
     cup__rope_rule rule = rule_of(a);
     *to = (rope_call){
@@ -333,6 +376,8 @@ static void fill_call(rope_call *to, const cup__call *call)
         .inverse = a->inverse,
         .offset = a->offset,
         .amplitude = cup__rope_amplitude(&rule),
+        .starts = starts ? starts->data : NULL,
+        .starts_step = starts && starts->count > 1 ? (int)starts->stride[0] : 0,
     };
     for (int i = 0; i < 4; i++) {
         to->x_stride[i] = x->stride[i];
@@ -348,12 +393,16 @@ static cup_status run_cuda(cup__call *call)
     int vector = vector_of(call);
     rope_call argument;
     fill_call(&argument, call);
-    cup__knob knobs[] = {{"CUP_T", call->in[0]->dtype},
-                         {"VEC", vector},
-                         {"INTERLEAVED", a->interleaved},
-                         {"AMPLIFIED", 1}};
-    cup__kernel *kernel = cup__kernel_get(gpu, "rope.cu", "rope_fwd", knobs,
-                                          argument.amplitude == 1 ? 3 : 4);
+    cup__knob knobs[6] = {
+        {"CUP_T", call->in[0]->dtype}, {"VEC", vector}, {"INTERLEAVED", a->interleaved}};
+    int count = 3;
+    if (argument.amplitude != 1)
+        knobs[count++] = (cup__knob){"AMPLIFIED", 1};
+    if (positions_of(call)) {
+        knobs[count++] = (cup__knob){"PLACED", 1};
+        knobs[count++] = (cup__knob){"CUP_ID", positions_of(call)->dtype};
+    }
+    cup__kernel *kernel = cup__kernel_get(gpu, "rope.cu", "rope_fwd", knobs, count);
     if (!kernel)
         return call->c->error.status;
     int64_t units = (argument.size - argument.pairs) / vector;
@@ -368,6 +417,14 @@ static cup_status run_cuda(cup__call *call)
         .threads = ROPE_THREADS,
     };
     return cup__launch(gpu, kernel, grid, CUP__ARG(argument));
+}
+
+/* Positions of texts that are read on. */
+static int64_t places(cup_tensor *const *in, int i, const void *attributes)
+{
+    (void)in;
+    (void)attributes;
+    return i == POSITIONS ? MOST_DRAWN : 0;
 }
 
 static const cup__impl impls[] = {
@@ -394,6 +451,9 @@ static const cup__sample samples[] = {
     {"2x3x5x18", WITH(.features = 16, .heads = 2, .interleaved = true, .inverse = true,
                       .factor = 3, .original = 40, .low = 0.5, .high = 2, .yarn = true,
                       .untruncated = true, .amplitude = 0.75)},
+    {"3x3x1x64 3", WITH(.heads = 2)},
+    {"2x2x5x16 1", WITH(.offset = 30, .interleaved = true, .inverse = true)},
+    {"3x2x9x24 3", WITH(.features = 16, .factor = 4, .original = 64, .yarn = true)},
     {NULL, NULL}};
 static const cup__sample bench[] = {{"32x12x1024x64", WITH(0)},
                                     {"4x48x4096x128", WITH(.heads = 32)},
@@ -404,8 +464,12 @@ const cup__op cup__op_rope = {
     .specification = specification,
     .gradient = gradient,
     .composed = gradient,
+    .saves = CUP__SAVE_IN(POSITIONS),
     .impls = impls,
     .strided_out = true,
     .samples = samples,
     .bench = bench,
+    .domain = {{-2, 2}, {0, 64}},
+    .indices = places,
+    .in_dtypes = {0, CUP__DTYPES_INDEX},
 };

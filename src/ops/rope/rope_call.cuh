@@ -16,7 +16,9 @@ typedef struct rope_call {
     int inverse;
     long long offset;
     double frequency[ROPE_PAIRS]; /* in turns a position; for f64 in radians */
-    double amplitude;             /* of cosines and sines, where the kernel is AMPLIFIED */
+    double amplitude; /* of cosines and sines, where the kernel is AMPLIFIED */
+    const void *starts;   /* added to positions, where it is PLACED: of each batch, */
+    int starts_step;      /* or with 0 of all */
 } rope_call;
 
 #endif

@@ -18,7 +18,7 @@ typedef struct part {
 
 typedef struct row {
     char name[48], section[64], words[1600];
-    char inputs_text[200], attributes_text[400], results_text[200];
+    char inputs_text[200], attributes_text[500], results_text[200];
     bool is_public, has_options;
     bool has_struct; /* of attributes, some of which are no tensors */
     bool is_function;  /* its public function is written by hand */

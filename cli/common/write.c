@@ -107,6 +107,15 @@ static int end_writing(cup_context *c, cup_status status)
     return signals_caught() ? CLI_SIGNAL + signals_caught() : CLI_OK;
 }
 
+/* What took longer than it would of other models. */
+static void note_calls(const cup_generator *g)
+{
+    const char *why = cup_generator_uncaptured(g);
+    if (why)
+        fprintf(stderr, "note: each token took calls of the host in place of one graph: %s\n",
+                cli_shown(why));
+}
+
 int write_text(cup_context *c, cli_writing *w)
 {
     signals_stake(SIGNALS_OUTPUT);
@@ -120,6 +129,7 @@ int write_text(cup_context *c, cli_writing *w)
         status = write_tokens(c, w, g, d);
         put(w, "\n", w->to ? 0 : 1);
     }
+    note_calls(g);
     cup_generator_free(g);
     cup_decoder_free(d);
     return end_writing(c, status);
@@ -215,6 +225,7 @@ int write_texts(cup_context *c, cli_writing *w, int64_t count, cli_text *texts)
         end_text(&s, i);
         closed &= texts[i].to && text_close(&texts[i]);
     }
+    note_calls(g);
     cup_generator_free(g);
     free(s.decoders);
     free(s.tokens);

@@ -649,8 +649,7 @@ CUP_API cup_tensor *cup_transformer_layer_read_window(const cup_transformer_laye
 
 /* The same of one row a text, x [B,1,width], which stands at `position` on the device: i32 or i64,
  * one number for all texts or one for each, see cup_qkv_attention_read. So the call can be captured
- * in a graph (cupola/graph.h) and replayed at one position after the other. CUP_UNSUPPORTED with
- * dynamic rotary positions where `length` is more than their original. */
+ * in a graph (cupola/graph.h) and replayed at one position after the other. */
 CUP_API cup_tensor *cup_transformer_layer_read_at(const cup_transformer_layer *layer, cup_tensor *x,
                                                   cup_tensor **delta, cup_tensor *keys,
                                                   cup_tensor *values, cup_tensor *position);
@@ -670,6 +669,12 @@ CUP_API cup_tensor *cup_transformer_layer_read_kept(const cup_transformer_layer 
                                                     cup_tensor *x, cup_tensor **delta,
                                                     struct cup_kv_cache *kept, int64_t index,
                                                     int64_t used);
+
+/* The same where each sequence has as many positions as cup_kv_cache_lengths says on the device, so
+ * that the call can be captured in a graph. CUP_UNSUPPORTED with dynamic rotary positions. */
+CUP_API cup_tensor *cup_transformer_layer_read_kept_at(const cup_transformer_layer *layer,
+                                                       cup_tensor *x, cup_tensor **delta,
+                                                       struct cup_kv_cache *kept, int64_t index);
 
 #ifdef __cplusplus
 }

@@ -217,10 +217,10 @@ typedef struct cup_gpt_cache cup_gpt_cache;
 /* Room for `length` tokens of each of `batch` texts; 0 means the model's context. */
 CUP_API cup_gpt_cache *cup_gpt_cache_new(cup_gpt *m, int64_t batch, int64_t length);
 /* The same, where blocks with a window keep no more than it and half of it, or 128 tokens, where
- * that is less than all. Such a cache reads long texts in pieces, needs cup_gpt_cache_reserve before
- * cup_gpt_read_at, and what is beyond its windows when it is cut is not there any more: then nothing
- * is, and `used` is 0.
- * Generators have it. In 8 bits, see cache_dtype, and with dynamic rotary positions all is kept. */
+ * that is less than all. Such a cache reads long texts in pieces, needs cup_gpt_cache_reserve
+ * before cup_gpt_read_at, and what is beyond its windows when it is cut is not there any more: then
+ * nothing is, and `used` is 0. Generators have it. In 8 bits, see cache_dtype, and with dynamic
+ * rotary positions all is kept. */
 CUP_API cup_gpt_cache *cup_gpt_cache_window_new(cup_gpt *m, int64_t batch, int64_t length);
 CUP_API void cup_gpt_cache_free(cup_gpt_cache *cache);
 
@@ -240,8 +240,7 @@ CUP_API void cup_gpt_cache_cut(cup_gpt_cache *cache, int64_t used);
  * is not known here: cup_gpt_cache_set says it. So a step of writing can be captured in a graph
  * (cupola/graph.h), with cup_draw_token behind it, and replayed for token after token. A position
  * that there is no room for is an error on a CPU; on a GPU the logits are NaN. CUP_UNSUPPORTED of
- * a model with dynamic rotary positions where the cache has room for more than their original, and
- * with keys and values in 8 bits. */
+ * a model with dynamic rotary positions whose keys and values are in 8 bits. */
 CUP_API cup_tensor *cup_gpt_read_at(cup_gpt_cache *cache, cup_tensor *tokens,
                                     cup_tensor *position);
 /* Says that so many tokens were read. CUP_ARGUMENT where there is no room for them, or where what a
@@ -278,6 +277,10 @@ CUP_API void cup_generator_free(cup_generator *g);
 CUP_API cup_status cup_generator_feed(cup_generator *g, const int32_t *tokens, int64_t count);
 /* The next token; -1 on failure, also before anything was fed. */
 CUP_API int32_t cup_generator_next(cup_generator *g);
+/* Why the steps on a GPU are no captured graph, but calls of the host for each token, in words: of
+ * the model, or from the first tokens on of a capture that failed. NULL: they are, or are to be, or
+ * it is a CPU. The text lives as long as the generator. */
+CUP_API const char *cup_generator_uncaptured(const cup_generator *g);
 
 /* Writes `texts` texts side by side, at far less than as many times the cost of one: what is fed
  * begins all of them, and each goes on by draws of its own, text r by the numbers i texts + r of

@@ -883,8 +883,10 @@ CUP_API cup_tensor *cup_qkv_attention(cup_context *c, cup_tensor *qkv, int heads
  * 0, for all texts or for each; what stands behind it is not read. Where the first positions
  * are kept no longer place, the same, says where among keys and values instead. With a
  * rope_base q and k are turned by their position as rope turns them that has the options named
- * so; soft_cap, slopes and sinks are as in attention. o is [B,1,heads D]. A place that there is
- * no room for is an error on the CPU; on a GPU it gives NaN and writes nothing */
+ * so; with rope_dynamic, where a position p >= rope_original, it is rope_base [rope_factor [p +
+ * 1] / rope_original - rope_factor + 1]^[D/[D-2]], and rope_factor says nothing else; soft_cap,
+ * slopes and sinks are as in attention. o is [B,1,heads D]. A place that there is no room for
+ * is an error on the CPU; on a GPU it gives NaN and writes nothing */
 typedef struct cup_qkv_attention_read_options {
     size_t size;
     double scale;          /* default: 1/sqrt[D] */
@@ -898,6 +900,7 @@ typedef struct cup_qkv_attention_read_options {
     double rope_amplitude; /* default: as of rope */
     int64_t window_left;   /* default: all keys */
     double soft_cap;       /* default: none */
+    bool rope_dynamic;     /* default: false */
     cup_tensor *slopes;    /* default: none */
     cup_tensor *sinks;     /* default: none */
     cup_tensor *place;     /* default: position */

@@ -1,6 +1,7 @@
 /* Writing on a GPU without the host between two tokens. */
 #include "nn/drawing.h"
 
+#include <stdio.h>
 #include <string.h>
 
 #include "base/log.h"
@@ -15,6 +16,7 @@
 #define RUN 8         /* of which one graph draws so many */
 #define LAST (RUN - 1)
 #define HEAD_MOST 256 /* see qkv_attention_read */
+#define VOCABULARY_MOST (1 << 24) /* see draw_token */
 
 /* Calls at first, which compiles the kernels; then a graph of them. */
 typedef enum phase { CALLS, CAPTURE, REPLAY, CALLS_ONLY } phase;
@@ -30,6 +32,7 @@ struct cup__drawing {
     cup_graph *graph, *run; /* of a step, and of RUN of them */
     bool no_run;            /* it could not be captured */
     phase phase;
+    char why[256]; /* it stays calls */
     int32_t *drawn; /* as the log */
     int64_t count, taken; /* of each text */
     int64_t pace; /* tokens to be drawn at once; the first ones are waited for singly */
@@ -48,16 +51,19 @@ static cup_status make_tensors(cup__drawing *d)
                : cup__fail(&c->error, CUP_MEMORY, "out of host memory for a generator");
 }
 
+const char *cup__drawing_refuses(const cup_gpt *m)
+{
+    if (m->config.rope_scaling.dynamic && m->cache_dtype)
+        return "dynamic rotary positions do not go with keys and values in 8 bits";
+    if (cup__gpt_head_size(&m->config) > HEAD_MOST)
+        return "its heads have over 256 elements";
+    return m->config.vocabulary < VOCABULARY_MOST ? NULL : "its vocabulary has 2^24 tokens";
+}
+
 cup__drawing *cup__drawing_new(cup_gpt *m, cup_gpt_cache *cache, int64_t texts,
                                const cup_sampling *sampling)
 {
     cup_context *c = m->context;
-    const cup_gpt_config *g = &m->config;
-    const cup_rope_scaling *rope = &g->rope_scaling;
-    bool grows = rope->dynamic && rope->original < g->context;
-    if (!cup_device_is_cuda(c) || grows || m->cache_dtype ||
-        cup__gpt_head_size(&m->config) > HEAD_MOST || m->config.vocabulary >= 1 << 24)
-        return NULL;
     cup__drawing *d = cup__calloc(1, sizeof *d);
     if (!d) {
         cup__fail(&c->error, CUP_MEMORY, "out of host memory for a generator");
@@ -87,6 +93,11 @@ void cup__drawing_free(cup__drawing *d)
     cup_tensor_free(d->log);
     cup__free(d->drawn);
     cup__free(d);
+}
+
+const char *cup__drawing_uncaptured(const cup__drawing *d)
+{
+    return d->phase == CALLS_ONLY ? d->why : NULL;
 }
 
 bool cup__drawing_has(const cup__drawing *d)
@@ -155,7 +166,8 @@ static cup_graph *capture(cup__drawing *d, int64_t count)
     c->stop = stop;
     if (graph)
         return graph;
-    cup__log(CUP__INFO, "generator: the step is not captured: %s", cup_error_text(c));
+    snprintf(d->why, sizeof d->why, "%s", cup_error_text(c));
+    cup__log(CUP__INFO, "generator: the step is not captured: %s", d->why);
     cup_error_clear(c);
     return NULL;
 }

@@ -6,11 +6,15 @@
 
 typedef struct cup__drawing cup__drawing;
 
-/* Of `texts` texts, as many as the cache has. NULL with an error, or without one where the model's
- * steps are not for the device. */
+/* Why the steps of a model on a GPU are not for the device, in words; NULL: they are. */
+const char *cup__drawing_refuses(const cup_gpt *m);
+
+/* Of `texts` texts, as many as the cache has; of a model that is not refused, on a GPU. */
 cup__drawing *cup__drawing_new(cup_gpt *m, cup_gpt_cache *cache, int64_t texts,
                                const cup_sampling *sampling);
 void cup__drawing_free(cup__drawing *d);
+/* Why its steps could not be captured; NULL: they could, or it was not tried yet. */
+const char *cup__drawing_uncaptured(const cup__drawing *d);
 
 /* Reads tokens [texts,T] behind those of the cache, and draws those that follow, the seed's numbers
  * from `number` times texts on. From there on the device goes on by itself. */

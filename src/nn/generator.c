@@ -19,6 +19,7 @@ struct cup_generator {
     int64_t count;
     float *logits; /* of the tokens that come next */
     cup__drawing *drawing; /* NULL: the host draws each token */
+    const char *refused;   /* why on a GPU, too */
 };
 
 cup_generator *cup_generator_new(cup_gpt *m, const cup_sampling *sampling)
@@ -57,7 +58,8 @@ cup_generator *cup_generator_texts_new(cup_gpt *m, int64_t texts, const cup_samp
     g->tokens = rows_of(texts, m->config.context, sizeof *g->tokens);
     g->logits = rows_of(texts, m->config.vocabulary, sizeof *g->logits);
     g->cache = cup_gpt_cache_window_new(m, texts, 0);
-    if (g->cache)
+    g->refused = cup_device_is_cuda(m->context) ? cup__drawing_refuses(m) : NULL;
+    if (g->cache && cup_device_is_cuda(m->context) && !g->refused)
         g->drawing = cup__drawing_new(m, g->cache, texts, &g->sampling);
     if (g->tokens && g->logits && m->context->error.status == CUP_OK)
         return g;
@@ -76,6 +78,13 @@ void cup_generator_free(cup_generator *g)
     cup__free(g->tokens);
     cup__free(g->logits);
     cup__free(g);
+}
+
+const char *cup_generator_uncaptured(const cup_generator *g)
+{
+    if (!g)
+        return NULL;
+    return g->drawing ? cup__drawing_uncaptured(g->drawing) : g->refused;
 }
 
 static cup_status check_token(const cup_generator *g, int32_t token)

@@ -156,6 +156,7 @@ cup_status cup_gpt_cache_set(cup_gpt_cache *cache, int64_t used)
                         "behind %lld that are gone; see cup_gpt_cache_reserve",
                         (long long)used, (long long)cache->gone);
     cache->used = used;
+    cache->stored = -1;
     return cup_error(c);
 }
 
@@ -237,7 +238,9 @@ static cup_tensor *read_block(cup_gpt_cache *cache, int64_t i, cup_tensor *x, cu
     cup_tensor *keys = cup_kv_cache_keys(cache->kept, i);
     cup_tensor *values = cup_kv_cache_values(cache->kept, i);
     if (cache->coded)
-        return cup_transformer_layer_read_kept(block, x, delta, cache->kept, i, cache->used);
+        return at->position
+                   ? cup_transformer_layer_read_kept_at(block, x, delta, cache->kept, i)
+                   : cup_transformer_layer_read_kept(block, x, delta, cache->kept, i, cache->used);
     return at->position
                ? cup_transformer_layer_read_at(block, x, delta, keys, values, at->position)
                : cup_transformer_layer_read(block, x, delta, keys, values, cache->used);
@@ -253,12 +256,22 @@ static spot spot_of(const cup_gpt_cache *cache, cup_tensor *position)
     return (spot){position, cup_sub(c, position, cache->moved)};
 }
 
+/* Makes a position on the device that of a cache of codes, which keeps its own lengths. */
+static void set_lengths(cup_gpt_cache *cache, cup_tensor *position)
+{
+    cup_context *c = cache->model->context;
+    cup_copy_into(c, cup_kv_cache_lengths(cache->kept), cup_cast(c, position, CUP_I32));
+    cache->stored = -1;
+}
+
 /* At a position on the device, or where it is NULL behind what was read. */
 static cup_tensor *read(cup_gpt_cache *cache, cup_tensor *tokens, cup_tensor *position)
 {
     const cup_gpt *m = cache->model;
     cup_context *c = m->context;
     const spot at = spot_of(cache, position);
+    if (position && cache->coded)
+        set_lengths(cache, position);
     int64_t length = cup_tensor_size(tokens, 1);
     cup_tensor *x = cup_embedding(c, m->embedding, tokens), *delta = NULL;
     cup_tensor *place = m->positions ? positions(cache, length, position) : NULL;
@@ -379,11 +392,6 @@ cup_tensor *cup_gpt_read_at(cup_gpt_cache *cache, cup_tensor *tokens, cup_tensor
     char text[100];
     if (!tokens || !position) {
         cup_fail(c, CUP_ARGUMENT, "cache: the %s NULL", tokens ? "position is" : "tokens are");
-        return NULL;
-    }
-    if (cache->coded) {
-        cup_fail(c, CUP_UNSUPPORTED, "cache: a position on the device does not go with keys and "
-                                     "values in 8 bits; read with cup_gpt_read");
         return NULL;
     }
     if (cup_tensor_ndim(tokens) != 2 || cup_tensor_size(tokens, 0) != cache->batch ||

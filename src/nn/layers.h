@@ -91,7 +91,8 @@ typedef struct cup__reading {
     int64_t gone;         /* positions before those, which a window hides */
     cup_tensor *position; /* of one new row a text, on the device; NULL: `used` */
     cup_tensor *place;    /* where that row's key is put, if not at the position; or NULL */
-    cup_kv_cache *kept;   /* has the keys and values in place of those, or NULL */
+    cup_kv_cache *kept;   /* has the keys and values in place of those, or NULL; with a position
+                             behind what its own lengths say */
     int64_t index;        /* of the layer in it */
 } cup__reading;
 

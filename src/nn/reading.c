@@ -17,6 +17,10 @@ static cup_status check(const cup_transformer_layer *layer, cup_context *c, cons
         return cup__fail(&c->error, CUP_UNSUPPORTED,
                          "transformer: a cache of keys and values does not know of alibi; keep "
                          "them in tensors, see cup_transformer_layer_read");
+    if (past->kept && past->position && a->rope && a->rope_scaling.dynamic)
+        return cup__fail(&c->error, CUP_UNSUPPORTED,
+                         "transformer: dynamic rotary positions need to be told how many a cache "
+                         "of keys and values has; see cup_transformer_layer_read_kept");
     if (past->kept && x->ndim == 3)
         return c->error.status;
     if (!k || !v || x->ndim != 3)
@@ -37,12 +41,6 @@ static cup_status check(const cup_transformer_layer *layer, cup_context *c, cons
                          "transformer: a position on the device is that of one row a text, not of "
                          "%lld",
                          (long long)x->shape[1]);
-    if (past->position && a->rope_scaling.dynamic && k->shape[2] > a->rope_scaling.original)
-        return cup__fail(&c->error, CUP_UNSUPPORTED,
-                         "transformer: a position on the device does not go with dynamic rotary "
-                         "positions in keys of %lld, beyond the %lld from which on their base "
-                         "grows; say how many were read with cup_transformer_layer_read",
-                         (long long)k->shape[2], (long long)a->rope_scaling.original);
     if (past->gone < 0 || (past->gone > 0 && (!a->window || past->used < a->window - 1)))
         return cup__fail(&c->error, CUP_ARGUMENT,
                          "transformer: of %lld positions that are kept no longer a window of %lld "
@@ -85,7 +83,9 @@ static cup_tensor *heads_of(cup_context *c, cup_tensor *qkv, int64_t from, int64
 static cup_tensor *attend(const cup_attention_layer *layer, cup_context *c, cup_tensor *q,
                           cup_tensor *k, cup_tensor *v, const cup__reading *past)
 {
-    int64_t window = cup__attention_layer_window(layer, past->used + q->shape[2]);
+    int64_t window = past->position
+                         ? layer->window
+                         : cup__attention_layer_window(layer, past->used + q->shape[2]);
     const cup__layer_scores scores = cup__attention_layer_scores(layer, c);
     if (past->kept)
         return cup_kv_cache_append(past->kept, past->index, k, v, NULL) == CUP_OK
@@ -107,8 +107,12 @@ static cup_tensor *attend(const cup_attention_layer *layer, cup_context *c, cup_
 static cup_tensor *attend_at(const cup_attention_layer *layer, cup_context *c, cup_tensor *qkv,
                              const cup__reading *past)
 {
+    const cup_rope_scaling *s = &layer->rope_scaling;
     int64_t length = past->keys->shape[2];
-    const cup_rope_options how = cup__attention_layer_rope(layer, length);
+    bool grows = layer->rope && s->dynamic;
+    cup_rope_options how = cup__attention_layer_rope(layer, 0);
+    how.factor = grows ? s->factor : how.factor;
+    how.original = grows ? s->original : how.original;
     const cup__layer_scores scores = cup__attention_layer_scores(layer, c);
     return cup_qkv_attention_read(
         c, qkv, past->keys, past->values, past->position, layer->heads,
@@ -118,7 +122,7 @@ static cup_tensor *attend_at(const cup_attention_layer *layer, cup_context *c, c
                     .rope_untruncated = how.untruncated, .rope_amplitude = how.amplitude,
                     .window_left = cup__attention_layer_window(layer, length),
                     .soft_cap = scores.soft_cap, .slopes = scores.slopes, .sinks = scores.sinks,
-                    .place = past->place));
+                    .rope_dynamic = grows, .place = past->place));
 }
 
 cup_tensor *cup__reading_attention(const cup_attention_layer *layer, cup_tensor *x,
@@ -128,7 +132,7 @@ cup_tensor *cup__reading_attention(const cup_attention_layer *layer, cup_tensor 
     cup_tensor *qkv = cup__attention_layer_qkv(layer, c, x);
     if (!qkv)
         return NULL;
-    if (past->position)
+    if (past->position && !past->kept)
         return cup_linear_layer_call(&layer->out, attend_at(layer, c, qkv, past));
     int64_t own = layer->heads, shared = layer->kv_heads;
     int64_t batch = x->shape[0], length = x->shape[1];
@@ -139,6 +143,7 @@ cup_tensor *cup__reading_attention(const cup_attention_layer *layer, cup_tensor 
     int64_t before = past->gone + past->used;
     cup_rope_options how = cup__attention_layer_rope(layer, before + length);
     how.offset = before;
+    how.positions = past->position;
     if (layer->rope)
         qkv = cup_rope(c, qkv, &how);
     cup_tensor *q = heads_of(c, qkv, 0, own), *k = heads_of(c, qkv, own, shared);
@@ -163,11 +168,14 @@ static bool read_at_once(const cup_transformer_layer *layer, cup_context *c, cup
     /* Where there is a position, dynamic ones have their plain base. */
     const cup_rope_options rope = cup__attention_layer_rope(a, 0);
     bool scaled = rope.factor > 0 || rope.amplitude > 0;
-    bool plain = !cup__attention_layer_window(a, past->keys ? past->keys->shape[2] : 0) &&
-                 !(a->soft_cap > 0) && !a->alibi && !a->sinks;
+    int64_t length = past->keys ? past->keys->shape[2] : 0;
+    bool grows = a->rope_scaling.dynamic && length > a->rope_scaling.original;
+    bool plain = !cup__attention_layer_window(a, length) && !(a->soft_cap > 0) && !a->alibi &&
+                 !a->sinks && !grows;
     bool adapted = a->qkv.lora || a->out.lora || m->up.lora || m->down.lora;
     if (drops || cup_parameters_comm(list) || !one_epsilon || a->q_norm || scaled || adapted ||
-        !plain || !past->position || past->position->count != 1 || (*x)->shape[0] != 1 ||
+        !plain || past->kept || !past->position || past->position->count != 1 ||
+        (*x)->shape[0] != 1 ||
         (!gated && m->up.activation != CUP_ACTIVATION_GELU) || !m->up.weight || !m->down.weight)
         return false;
     cup_tensor *in[CUP__READ_INPUTS] = {
@@ -227,6 +235,18 @@ cup_tensor *cup_transformer_layer_read_kept(const cup_transformer_layer *layer, 
     if (c && !kept)
         cup__fail(&c->error, CUP_ARGUMENT, "transformer: the cache to read behind is NULL");
     const cup__reading past = {.used = used, .kept = kept, .index = index};
+    return c && kept ? read_past(layer, x, delta, &past) : NULL;
+}
+
+cup_tensor *cup_transformer_layer_read_kept_at(const cup_transformer_layer *layer, cup_tensor *x,
+                                               cup_tensor **delta, cup_kv_cache *kept,
+                                               int64_t index)
+{
+    cup_context *c = cup__layer_context((const cup_layer *)layer, x);
+    if (c && !kept)
+        cup__fail(&c->error, CUP_ARGUMENT, "transformer: the cache to read behind is NULL");
+    const cup__reading past = {
+        .position = cup_kv_cache_lengths(kept), .kept = kept, .index = index};
     return c && kept ? read_past(layer, x, delta, &past) : NULL;
 }
 

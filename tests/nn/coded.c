@@ -86,13 +86,6 @@ TEST(coded_keys_and_values_that_cannot_be_are_refused)
         EXPECT_CONTAINS(cup_error_text(c), "or in i8, f8e4m3 or f8e5m2");
         cup_error_clear(c);
     }
-    m->cache_dtype = "i8";
-    cup_gpt_cache *cache = cup_gpt_cache_new(m, TEXTS, 0);
-    cup_tensor *position = cup_tensor_from(c, CUP_I64, 1, (int64_t[]){1}, (int64_t[]){0});
-    EXPECT(!cup_gpt_read_at(cache, sharp_tokens(c, TEXTS, 0, 1), position));
-    EXPECT_INT(cup_error(c), CUP_UNSUPPORTED);
-    cup_error_clear(c);
-    cup_gpt_cache_free(cache);
     cup_gpt_free(m);
     config.positions = CUP_POSITIONS_ALIBI;
     m = sharp_gpt(c, &config, 8, 0);

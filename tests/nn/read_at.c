@@ -1,8 +1,10 @@
 /* Rows that are read at positions in device memory, and text that is written so, against what is
  * read behind what the host knows of: of models with windows, changed scores and sinks. */
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
+#include "cuda/support.h"
 #include "cupola/cupola.h"
 #include "nn/sharp.h"
 #include "test.h"
@@ -16,13 +18,25 @@ static const struct family {
     int64_t window, window_from;
     double soft_cap;
     bool sinks, bias;
+    const char *cache_dtype;
+    int64_t original; /* of dynamic rotary positions */
 } families[] = {
-    {CUP_POSITIONS_ROTARY, 5, 1, 0, false, false},   {CUP_POSITIONS_ROTARY, 200, 0, 0, false, false},
-    {CUP_POSITIONS_LEARNED, 7, 0, 0, false, true},   {CUP_POSITIONS_ALIBI, 0, 0, 0, false, true},
-    {CUP_POSITIONS_ALIBI, 150, 1, 0, false, false},  {CUP_POSITIONS_ROTARY, 0, 0, 2, false, false},
-    {CUP_POSITIONS_ROTARY, 40, 1, 0, true, true},    {CUP_POSITIONS_ALIBI, 1, 1, 1.5, true, false},
-    {CUP_POSITIONS_LEARNED, 0, 0, 0.5, true, false},
+    {CUP_POSITIONS_ROTARY, 5, 1, 0, false, false, NULL, 0},
+    {CUP_POSITIONS_ROTARY, 200, 0, 0, false, false, NULL, 0},
+    {CUP_POSITIONS_LEARNED, 7, 0, 0, false, true, NULL, 0},
+    {CUP_POSITIONS_ALIBI, 0, 0, 0, false, true, NULL, 0},
+    {CUP_POSITIONS_ALIBI, 150, 1, 0, false, false, NULL, 0},
+    {CUP_POSITIONS_ROTARY, 0, 0, 2, false, false, NULL, 0},
+    {CUP_POSITIONS_ROTARY, 40, 1, 0, true, true, NULL, 0},
+    {CUP_POSITIONS_ALIBI, 1, 1, 1.5, true, false, NULL, 0},
+    {CUP_POSITIONS_LEARNED, 0, 0, 0.5, true, false, NULL, 0},
+    {CUP_POSITIONS_ROTARY, 0, 0, 0, false, false, NULL, 100},
+    {CUP_POSITIONS_ROTARY, 150, 1, 0, false, false, NULL, 30},
+    {CUP_POSITIONS_ROTARY, 0, 0, 0, false, false, "i8", 0},
+    {CUP_POSITIONS_LEARNED, 9, 1, 3, true, true, "f8e4m3", 0},
+    {CUP_POSITIONS_ROTARY, 70, 0, 0, false, false, "f8e5m2", 0},
 };
+#define DYNAMIC 9 /* one of them */
 #define FAMILIES ((int)(sizeof families / sizeof *families))
 
 static cup_gpt *family_gpt(cup_context *c, int i)
@@ -33,6 +47,9 @@ static cup_gpt *family_gpt(cup_context *c, int i)
                                    .heads = 4,
                                    .kv_heads = i % 2 ? 4 : 2,
                                    .width = 16,
+                                   .rope_scaling = {.dynamic = f->original > 0,
+                                                    .factor = f->original ? 4 : 0,
+                                                    .original = f->original},
                                    .context = LENGTH,
                                    .vocabulary = WORDS,
                                    .positions = f->positions,
@@ -43,7 +60,9 @@ static cup_gpt *family_gpt(cup_context *c, int i)
                                    .soft_cap = f->soft_cap,
                                    .sinks = f->sinks,
                                    .bias = f->bias};
-    return sharp_gpt(c, &config, 15, 0.125);
+    cup_gpt *m = sharp_gpt(c, &config, 15, 0.125);
+    m->cache_dtype = f->cache_dtype;
+    return m;
 }
 
 static bool are_near(const float *a, const float *b)
@@ -69,7 +88,9 @@ static void read_both(cup_context *c, cup_gpt_cache *host, cup_gpt_cache *device
                         is_wide ? (const void *)wide : (const void *)narrow);
     EXPECT_INT(cup_tensor_read(cup_gpt_read(host, tokens), want, sizeof want), CUP_OK);
     EXPECT_INT(cup_gpt_cache_reserve(device, 1), CUP_OK);
-    EXPECT_INT(cup_tensor_read(cup_gpt_read_at(device, tokens, position), got, sizeof got), CUP_OK);
+    cup_tensor *y = cup_gpt_read_at(device, tokens, position);
+    EXPECT_TEXT(cup_error_text(c), "");
+    EXPECT_INT(cup_tensor_read(y, got, sizeof got), CUP_OK);
     EXPECT_INT(cup_gpt_cache_set(device, at + 1), CUP_OK);
     EXPECT(are_near(want, got));
     cup_scope_close(c);
@@ -126,6 +147,57 @@ TEST(gpu_read_at_gives_what_the_host_would_count)
     }
 }
 
+/* Nothing is computed there, but every family's step is captured and replayed. */
+TEST(read_at_is_captured_on_the_fake_gpu)
+{
+    fake_begin();
+    setenv("CUP_KERNELS", "", 1);
+    setenv("FAKE_NVRTC_ANY", "1", 1);
+    setenv("CUP_LIBCUBLASLT", "off", 1);
+    for (int i = 0; i < FAMILIES; i++) {
+        cup_context *c = cup_context_new(CUP_OPTIONS(cup_options, .device = "cuda", .seed = 3));
+        cup_gpt *m = family_gpt(c, i);
+        cup_generator *g = cup_generator_texts_new(m, TEXTS, NULL);
+        int32_t tokens[TEXTS];
+        long launches = fake_calls("cuGraphLaunch");
+        EXPECT_INT(cup_generator_feed(g, (int32_t[]){3, 4}, 2), CUP_OK);
+        for (int k = 0; k < 200; k++)
+            EXPECT_INT(cup_generator_next_texts(g, tokens), CUP_OK);
+        EXPECT_TEXT(cup_error_text(c), "");
+        EXPECT(!cup_generator_uncaptured(g));
+        EXPECT(fake_calls("cuGraphLaunch") > launches + 20);
+        cup_generator_free(g);
+        cup_gpt_free(m);
+        cup_context_free(c);
+    }
+    fake_expect_nothing_left();
+}
+
+/* What is not, and takes calls for each token, is told. */
+TEST(generator_tells_why_it_is_not_captured)
+{
+    fake_begin();
+    setenv("CUP_KERNELS", "", 1);
+    setenv("FAKE_NVRTC_ANY", "1", 1);
+    cup_context *c = cup_context_new(CUP_OPTIONS(cup_options, .device = "cuda", .seed = 3));
+    cup_gpt *m = family_gpt(c, DYNAMIC);
+    m->cache_dtype = "i8";
+    cup_generator *g = cup_generator_new(m, NULL);
+    EXPECT_CONTAINS(cup_generator_uncaptured(g), "dynamic rotary positions do not go with");
+    cup_generator_free(g);
+    cup_gpt_free(m);
+    cup_context_free(c);
+    c = cup_context_new(CUP_OPTIONS(cup_options, .device = "cpu", .seed = 3));
+    m = family_gpt(c, DYNAMIC);
+    m->cache_dtype = "i8";
+    g = cup_generator_new(m, NULL);
+    EXPECT(g && !cup_generator_uncaptured(g) && !cup_generator_uncaptured(NULL));
+    cup_generator_free(g);
+    cup_gpt_free(m);
+    cup_context_free(c);
+    fake_expect_nothing_left();
+}
+
 /* The likeliest tokens as the host draws them from logits of uncaptured calls. */
 static void write_by_calls(cup_gpt *m, int64_t count, int32_t *out)
 {
@@ -167,6 +239,7 @@ TEST(gpu_generator_writes_what_calls_would_of_any_attention)
             }
         }
         EXPECT(!memcmp(want, got, (LENGTH - 1) * sizeof *want));
+        EXPECT(!cup_generator_uncaptured(g));
         EXPECT_TEXT(cup_error_text(c), "");
         cup_generator_free(g);
         cup_gpt_free(m);

@@ -10,6 +10,8 @@
 
 static cup__rope_rule rule_of(const cup__qkv_attention_read_attributes *a)
 {
+    if (a->rope_dynamic)
+        return (cup__rope_rule){.base = a->rope_base};
     return (cup__rope_rule){.base = a->rope_base,
                             .factor = a->rope_factor,
                             .low = a->rope_low,
@@ -40,6 +42,10 @@ cup__qkv_read cup__qkv_read_of(const cup__call *call)
         .score = {.slopes = cup__attention_extra(call, CUP__QKV_READ_SLOPES),
                   .sinks = cup__attention_extra(call, CUP__QKV_READ_SINKS),
                   .soft_cap = a->soft_cap}};
+    if (a->rope_dynamic && a->rope_original < r.length) {
+        r.growth = a->rope_factor;
+        r.original = a->rope_original;
+    }
     r.window = a->window_left < r.length ? a->window_left : 0;
     r.scale = a->scale > 0 ? a->scale : 1 / sqrt((double)r.size);
     return r;
@@ -59,6 +65,13 @@ static cup_status check_attributes(cup__call *call)
                               "scale and what says of rope must be finite and not below 0, and "
                               "rope_high above rope_low; rope_yarn needs a rope_original, and a "
                               "rope_base above 1");
+    if (a->rope_dynamic && (!(a->rope_factor > 0 && isfinite(a->rope_factor)) ||
+                            a->rope_original < 1 || a->rope_original > MOST_POSITIONS ||
+                            a->rope_base == 0 || k->shape[3] < 4 || a->rope_yarn ||
+                            a->rope_amplitude > 0))
+        return cup__call_fail(call, CUP_ARGUMENT,
+                              "rope_dynamic needs a rope_base, a rope_factor, a rope_original of "
+                              "up to 2^24 and heads of at least 4, without yarn and amplitude");
     if (a->window_left < 0)
         return cup__call_fail(call, CUP_ARGUMENT,
                               "a window counts the keys up to a token's own, with that one: from "
@@ -116,6 +129,16 @@ typedef struct spot {
     int64_t position, place;
 } spot;
 
+/* What pair i turns by for each position, at this one. */
+static double frequency_of(const cup__qkv_read *r, int64_t i, int64_t pairs, int64_t position)
+{
+    cup__rope_rule rule = r->rope;
+    double times = (double)(position + 1) / (double)r->original;
+    if (r->growth > 0 && position >= r->original)
+        rule.base *= pow(r->growth * times - r->growth + 1, (double)pairs / (double)(pairs - 1));
+    return cup__rope_frequency(&rule, i, pairs);
+}
+
 /* Element d of a head of qkv, turned where heads are. */
 static double turned(const cup__qkv_read *r, int64_t batch, int64_t head, int64_t d,
                      int64_t position)
@@ -125,7 +148,7 @@ static double turned(const cup__qkv_read *r, int64_t batch, int64_t head, int64_
     if (r->rope.base == 0 || head >= r->heads + r->kv_heads)
         return x;
     int64_t pair = d < pairs ? d : d - pairs, other = d < pairs ? d + pairs : pair;
-    double angle = (double)position * cup__rope_frequency(&r->rope, pair, pairs);
+    double angle = (double)position * frequency_of(r, pair, pairs, position);
     double y = cup__load(r->qkv, cup__offset_of(r->qkv, row * r->size + other));
     return cup__rope_amplitude(&r->rope) * (x * cos(angle) + (d < pairs ? -y : y) * sin(angle));
 }
@@ -281,6 +304,12 @@ static const cup__sample samples[] = {
     {"34x1x3072 34x4x100x128 34x4x100x128 34 - 16 34",
      WITH(.heads = 16, .rope_base = 5e5, .window_left = 64)},
     {"140x1x240 140x1x33x80 140x1x33x80 1 1 1", WITH(.heads = 1, .soft_cap = 1)},
+    {"2x1x240 2x1x70x80 2x1x70x80 2",
+     WITH(.heads = 1, .rope_base = 1e4, .rope_factor = 3, .rope_original = 20,
+          .rope_dynamic = true)},
+    {"67x1x384 67x2x50x64 67x2x50x64 67",
+     WITH(.heads = 2, .rope_base = 1e4, .rope_factor = 8, .rope_original = 9,
+          .rope_dynamic = true)},
     {NULL, NULL}};
 static const cup__sample bench[] = {
     {"1x1x2304 1x12x1024x64 1x12x1024x64 1", WITH(.heads = 12)},

@@ -20,6 +20,8 @@ typedef struct read_call {
     const void *slopes, *sinks; /* f32, or f64 as the rest; with SLOPES and SINKS */
     int window;        /* keys that are seen, with WINDOWED */
     double cap;        /* with SOFT_CAP a score is cap tanh(scale q k) */
+    double factor;     /* with GROWS, of a base that grows from `original` positions on */
+    int original;
 } read_call;
 
 #endif

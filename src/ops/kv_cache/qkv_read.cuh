@@ -1,8 +1,8 @@
 /* What the kernels of qkv_attention_read share: where tokens come next, their heads turned, what
  * becomes of scores, and what is stored for them. Included behind the knobs CUP_ID, EACH, LANES and
  * TURNED: 1, or 2 where cosines and sines are multiplied by a number, too; and where a call has
- * what they stand for WINDOWED (few of the keys are seen), SOFT_CAP, SLOPES, SINKS and PLACED (the
- * new key's place is not its position). */
+ * what they stand for WINDOWED (few of the keys are seen), SOFT_CAP, SLOPES, SINKS, PLACED (the
+ * new key's place is not its position) and GROWS (the base of rotary positions does). */
 #ifndef CUP_OPS_KV_CACHE_QKV_READ_CUH
 #define CUP_OPS_KV_CACHE_QKV_READ_CUH
 
@@ -26,9 +26,25 @@
 #ifndef PLACED
 #define PLACED 0
 #endif
+#ifndef GROWS
+#define GROWS 0
+#endif
 #define LOG2_E 1.4426950408889634
 
 typedef dtype_of<CUP_ID>::type id_type;
+
+/* That of a pair at a position. A base that is g times as large, to the power of pairs over pairs
+ * less one, makes it g to the power of -pair over pairs less one times as large. */
+DEVICE double frequency_of(const read_call &c, int pair, long long position)
+{
+#if GROWS
+    if (position >= c.original) {
+        double g = c.factor * (double)(position + 1) / c.original - c.factor + 1;
+        return c.frequency[pair] * exp2(-log2(g) * pair / (c.size / 2 - 1));
+    }
+#endif
+    return c.frequency[pair];
+}
 
 /* Element d of a head, turned where heads are. */
 DEVICE real turned(const read_call &c, const T *head, int d, long long position)
@@ -36,7 +52,7 @@ DEVICE real turned(const read_call &c, const T *head, int d, long long position)
 #if TURNED
     int pairs = c.size / 2, pair = d < pairs ? d : d - pairs;
     real cosine, sine, u = to_real(head[pair]), v = to_real(head[pair + pairs]);
-    turn_of(c.frequency[pair], position, &cosine, &sine);
+    turn_of(frequency_of(c, pair, position), position, &cosine, &sine);
 #if TURNED > 1
     cosine *= (real)c.amplitude;
     sine *= (real)c.amplitude;

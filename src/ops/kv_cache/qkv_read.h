@@ -23,6 +23,8 @@ typedef struct cup__qkv_read {
     int64_t window; /* keys that are seen, with the new one; 0: all */
     double scale;
     cup__rope_rule rope; /* its base is 0 where nothing is turned */
+    double growth;       /* the factor by which the base grows from `original` on, or 0 */
+    int64_t original;
     cup__attention_score score;
 } cup__qkv_read;
 

@@ -57,7 +57,9 @@ static void fill(read_call *to, const cup__qkv_read *r)
                       .slopes = r->score.slopes ? r->score.slopes->data : NULL,
                       .sinks = r->score.sinks ? r->score.sinks->data : NULL,
                       .window = (int)r->window,
-                      .cap = cap * M_LOG2E};
+                      .cap = cap * M_LOG2E,
+                      .factor = r->growth,
+                      .original = (int)r->original};
     if (r->rope.base > 0)
         cup__rope_frequencies(&r->rope, r->size / 2, r->qkv->dtype == CUP_F64, to->frequency);
 }
@@ -70,7 +72,7 @@ static int turned_knob(const cup__qkv_read *r)
     return cup__rope_amplitude(&r->rope) == 1 ? 1 : 2;
 }
 
-#define KNOBS_MOST 13
+#define KNOBS_MOST 14
 
 /* What few calls have: each has kernels of its own, so that others know nothing of it. */
 static int add_knobs(const cup__qkv_read *r, cup__knob *knobs, int count)
@@ -79,7 +81,8 @@ static int add_knobs(const cup__qkv_read *r, cup__knob *knobs, int count)
                               {"SOFT_CAP", r->score.soft_cap > 0},
                               {"SLOPES", r->score.slopes != NULL},
                               {"SINKS", r->score.sinks != NULL},
-                              {"PLACED", r->place != r->position}};
+                              {"PLACED", r->place != r->position},
+                              {"GROWS", r->growth > 0}};
     for (size_t i = 0; i < sizeof rare / sizeof *rare; i++)
         if (rare[i].value)
             knobs[count++] = rare[i];

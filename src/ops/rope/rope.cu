@@ -65,12 +65,15 @@ DEVICE void turn(real (&low)[VEC], real (&high)[VEC], const real (&cosine)[VEC],
     }
 }
 
-/* What is added to the positions of a batch. */
-DEVICE long long start_of(const rope_call &c, int batch)
+/* Where a row stands, which is one of those of its batch. */
+DEVICE long long place_of(const rope_call &c, int batch, int position)
 {
+#if PLACED
     typedef dtype_of<CUP_ID>::type id_type;
-    return PLACED ? c.offset + (long long)((const id_type *)c.starts)[batch * c.starts_step]
-                  : c.offset;
+    return c.offset + (long long)((const id_type *)c.starts)[batch * c.starts_step] + position;
+#else
+    return c.offset + position;
+#endif
 }
 
 extern "C" __global__ void __launch_bounds__(ROPE_THREADS)
@@ -87,14 +90,14 @@ extern "C" __global__ void __launch_bounds__(ROPE_THREADS)
     bool in_pairs = unit < turned_units;
     int low_at = !in_pairs ? unit * VEC + c.pairs : INTERLEAVED ? unit * 2 * VEC : unit * VEC;
     int high_at = low_at + (INTERLEAVED ? VEC : c.pairs);
-    long long start = start_of(c, batch);
     real cosine[VEC], sine[VEC];
 #pragma unroll
     for (int j = 0; j < VEC; j++) {
         cosine[j] = 1;
         sine[j] = 0;
         if (in_pairs)
-            turn_of(c.frequency[unit * VEC + j], start + position, &cosine[j], &sine[j]);
+            turn_of(c.frequency[unit * VEC + j], place_of(c, batch, position), &cosine[j],
+                    &sine[j]);
         sine[j] = c.inverse ? -sine[j] : sine[j];
 #if AMPLIFIED
         cosine[j] *= (real)c.amplitude;

@@ -12,6 +12,7 @@
 
 #define TOKENS 900
 #define COMPARED 40
+#define CALLS 400
 
 static double now(void)
 {
@@ -88,6 +89,33 @@ static void measure(cup_gpt *m, const char *how, const cup_sampling *sampling)
     cup_generator_free(g);
 }
 
+/* As the host would write, by calls that are not captured. */
+static void measure_calls(cup_gpt *m)
+{
+    cup_context *c = m->context;
+    float *logits = calloc((size_t)m->config.vocabulary, sizeof *logits);
+    cup_gpt_cache *cache = cup_gpt_cache_window_new(m, 1, 0);
+    int32_t token = 1;
+    uint32_t sum = 0;
+    double start = now();
+    for (int i = 0; i < CALLS && token >= 0; i++) {
+        if (i == CALLS / 4)
+            start = now();
+        cup_scope_open(c);
+        cup_tensor *one = cup_tensor_from(c, CUP_I32, 2, (int64_t[]){1, 1}, &token);
+        read_floats(c, cup_gpt_read(cache, one), logits);
+        cup_scope_return(c, NULL);
+        token = (int32_t)cup_sample(logits, m->config.vocabulary, (uint64_t)i,
+                                    CUP_OPTIONS(cup_sampling, .temperature = -1));
+        sum = sum * 31 + (uint32_t)token;
+    }
+    double each = (now() - start) / (CALLS - CALLS / 4);
+    printf("  %-24s %7.2f us a token, %6.0f tokens/s (%08x)\n", "by calls of the host", each * 1e6,
+           1 / each, sum);
+    cup_gpt_cache_free(cache);
+    free(logits);
+}
+
 /* Texts side by side. */
 static void measure_texts(cup_gpt *m, int64_t texts)
 {
@@ -107,14 +135,17 @@ static void measure_texts(cup_gpt *m, int64_t texts)
 
 static const char *only = "";
 
-static void run(cup_context *c, const char *name, const cup_gpt_config *config)
+static void run_kept(cup_context *c, const char *name, const cup_gpt_config *config,
+                     const char *cache_dtype)
 {
     if (strncmp(name, only, strlen(only)) != 0)
         return;
     cup_gpt *m = cup_gpt_new(c, CUP_BF16, config);
     printf("%s\n", name);
     if (m) {
+        m->cache_dtype = cache_dtype;
         compare(m);
+        measure_calls(m);
         measure(m, "likeliest", CUP_OPTIONS(cup_sampling, .temperature = -1));
         measure(m, "temperature 0.8", CUP_OPTIONS(cup_sampling, .temperature = 0.8));
         measure(m, "of 50, making up 0.9",
@@ -127,6 +158,37 @@ static void run(cup_context *c, const char *name, const cup_gpt_config *config)
     cup_error_clear(c);
     cup_gpt_free(m);
     fflush(stdout);
+}
+
+static void run(cup_context *c, const char *name, const cup_gpt_config *config)
+{
+    run_kept(c, name, config, NULL);
+}
+
+/* What the other kernels of attention are for, one by one. */
+static void run_others(cup_context *c)
+{
+    cup_gpt_config llama = {.size = sizeof llama, .layers = 22, .heads = 32, .kv_heads = 8,
+                            .width = 2048, .hidden = 5632, .context = 2048, .vocabulary = 32768,
+                            .positions = CUP_POSITIONS_ROTARY, .norm = CUP_NORM_KIND_RMSNORM,
+                            .mlp = CUP_MLP_KIND_SWIGLU, .untied = true};
+    cup_gpt_config other = llama;
+    other.window = 512;
+    run(c, "other: 1.1B in a window of 512", &other);
+    other = llama;
+    other.soft_cap = 30;
+    run(c, "other: 1.1B with a soft cap", &other);
+    other = llama;
+    other.sinks = true;
+    run(c, "other: 1.1B with sinks", &other);
+    other = llama;
+    other.positions = CUP_POSITIONS_ALIBI;
+    run(c, "other: 1.1B with alibi", &other);
+    other = llama;
+    other.rope_scaling = (cup_rope_scaling){.factor = 4, .original = 512, .dynamic = true};
+    run(c, "other: 1.1B with dynamic positions", &other);
+    run_kept(c, "other: 1.1B, kept in i8", &llama, "i8");
+    run_kept(c, "other: 1.1B, kept in f8e4m3", &llama, "f8e4m3");
 }
 
 int main(int argc, char **argv)
@@ -150,6 +212,7 @@ int main(int argc, char **argv)
                                             .positions = CUP_POSITIONS_ROTARY,
                                             .norm = CUP_NORM_KIND_RMSNORM,
                                             .mlp = CUP_MLP_KIND_SWIGLU, .untied = true});
+    run_others(c);
     cup_context_free(c);
     return 0;
 }

@@ -180,7 +180,7 @@ static void forget(struct cup__dry *dry, size_t count)
         cup__free((void *)(uintptr_t)dry->requests[--dry->count].knobs);
 }
 
-void cup__dry_close(cup__cuda *gpu)
+static void free_dry(cup__cuda *gpu)
 {
     forget(gpu->dry, 0);
     cup__free(gpu->dry->requests);
@@ -192,7 +192,7 @@ static void close_dry(cup__device *device)
 {
     cup__cuda *gpu = cup__cuda_of(device);
     cup__kernels_close(gpu, false);
-    cup__dry_close(gpu);
+    free_dry(gpu);
 }
 
 static const cup__device_calls calls = {

@@ -41,6 +41,5 @@ extern const char *const cup__architectures[];
 
 /* For kernel.c: notes the request and gives a kernel that a launch takes and does nothing with. */
 cup__kernel *cup__dry_kernel(cup__cuda *gpu, const cup__kernel_request *request);
-void cup__dry_close(cup__cuda *gpu);
 
 #endif

@@ -27,7 +27,7 @@ bool cup__leads_to_parameter(cup_context *c, const cup_tensor *t)
     return t->is_parameter || (t->node && c->tape && t->generation == c->tape->generation);
 }
 
-bool cup__tape_wants(cup_context *c, cup_tensor *const *in, int in_count)
+static bool wants(cup_context *c, cup_tensor *const *in, int in_count)
 {
     if (!c->recording) {
         if (c->tape && c->tape->inside)
@@ -202,7 +202,7 @@ static void tape_free(cup_context *c)
 }
 
 static const cup__tape_calls calls = {
-    .wants = cup__tape_wants,
+    .wants = wants,
     .record = record,
     .holds = holds,
     .clear = cup_tape_clear,

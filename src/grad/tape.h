@@ -74,7 +74,6 @@ typedef struct cup__walk {
 } cup__walk;
 
 bool cup__leads_to_parameter(cup_context *c, const cup_tensor *t);
-bool cup__tape_wants(cup_context *c, cup_tensor *const *in, int in_count);
 
 /* The context's tape, made when there is none; NULL with an error when there is no memory. */
 cup__tape *cup__tape_make(cup_context *c);

@@ -189,7 +189,7 @@ static cup_status load_all(cup_context *c, const cup__safetensors *file, cup_ten
     return CUP_OK;
 }
 
-cup_tensors *cup__named_load(cup_context *c, const cup__safetensors *file)
+static cup_tensors *load(cup_context *c, const cup__safetensors *file)
 {
     cup_tensors *out = cup__calloc(1, sizeof *out);
     if (out)
@@ -226,7 +226,7 @@ cup_tensors *cup_safetensors_load(cup_context *c, const char *path)
     cup__safetensors file;
     if (cup__safetensors_open(&c->error, path, &file) != CUP_OK)
         return NULL;
-    cup_tensors *out = cup__named_load(c, &file);
+    cup_tensors *out = load(c, &file);
     cup__safetensors_close(&file);
     return out;
 }

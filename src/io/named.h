@@ -13,7 +13,4 @@ cup_status cup__named_write(cup_context *c, cup__writer *writer, const cup_named
 cup_status cup__named_fill(cup_context *c, const cup__safetensors *file, const cup_named *tensors,
                            int64_t count);
 
-/* Makes all tensors of the file. */
-cup_tensors *cup__named_load(cup_context *c, const cup__safetensors *file);
-
 #endif

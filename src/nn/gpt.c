@@ -76,14 +76,14 @@ bool cup__gpt_has_block(const cup_gpt *m, int64_t block)
     return false;
 }
 
-bool cup__gpt_is_stage(const cup_gpt *m)
+static bool is_stage(const cup_gpt *m)
 {
     return blocks_here(m) < m->config.layers;
 }
 
 cup_status cup__gpt_check_whole(const cup_gpt *m, const char *what)
 {
-    if (!cup__gpt_is_stage(m))
+    if (!is_stage(m))
         return CUP_OK;
     return cup_fail(m->context, CUP_UNSUPPORTED,
                     "%s: this process has the blocks from %lld to %lld of the model's %lld; load "

@@ -71,10 +71,9 @@ enum { CUP__LORA_QKV, CUP__LORA_OUT, CUP__LORA_UP, CUP__LORA_DOWN, CUP__LORA_COU
 /* The list that is trained and saved: the adapters' where there are some. */
 cup_parameters *cup__gpt_learned(const cup_gpt *m);
 
-/* Whether a block is here; and whether not all are, which what needs the whole model refuses, under
- * its name. */
+/* Whether a block is here; and refuses, under its name, what needs the whole model where not all
+ * are. */
 bool cup__gpt_has_block(const cup_gpt *m, int64_t block);
-bool cup__gpt_is_stage(const cup_gpt *m);
 cup_status cup__gpt_check_whole(const cup_gpt *m, const char *what);
 
 /* Where the documents of texts [B,T] end, i32 [B,T], and how far behind the beginning of its own

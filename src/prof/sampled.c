@@ -54,7 +54,7 @@ cup_tensor *cup__sampled_select(cup_tensor *t, const int64_t *places, int64_t co
     return ids ? cup_index_select(t->context, t, ids, axis) : NULL;
 }
 
-cup_tensor *cup__sampled_bring(cup_context *cpu, cup_tensor *t)
+static cup_tensor *bring(cup_context *cpu, cup_tensor *t)
 {
     cup_tensor host, *made = NULL;
     void *memory = NULL;
@@ -79,12 +79,12 @@ int64_t cup__sampled_compare(const cup__row *row, cup_context *cpu, cup_tensor *
     cup_tensor *own[MOST_INPUTS] = {NULL};
     cup__call small;
     for (int i = 0; i < count && i < MOST_INPUTS; i++)
-        if (in[i] && !(own[i] = cup__sampled_bring(cpu, in[i])))
+        if (in[i] && !(own[i] = bring(cpu, in[i])))
             return 0;
     if (cup__call_begin(&small, cpu, row, own, count, attributes) != CUP_OK ||
         cup__call_allocate(&small) != CUP_OK || cup__call_run(&small, NULL) != CUP_OK)
         return 0;
-    return compare(small.out[0], cup__sampled_bring(cpu, got), note, note_size);
+    return compare(small.out[0], bring(cpu, got), note, note_size);
 }
 
 /* The rows and columns of t that were drawn, along axes of its matrix; -1: all. On the CPU. */
@@ -96,7 +96,7 @@ static cup_tensor *part_of(const picks *p, cup_tensor *t, int row_axis, int colu
     if (t && column_axis >= 0)
         t = cup__sampled_select(t, p->column, t->shape[column_axis] == p->width ? PICKS : 2 * PICKS,
                                 column_axis);
-    return cup__sampled_bring(p->cpu, t);
+    return bring(p->cpu, t);
 }
 
 static cup_tensor *input_part(const picks *p, int i)

@@ -20,9 +20,6 @@ int64_t cup__sampled_hold(const cup__call *done, cup_tensor *before, char *note,
 /* Places along an axis; NULL where t is. */
 cup_tensor *cup__sampled_select(cup_tensor *t, const int64_t *places, int64_t count, int axis);
 
-/* The tensor in the context of the CPU. */
-cup_tensor *cup__sampled_bring(cup_context *cpu, cup_tensor *t);
-
 /* Brings the inputs of a small call, does it by its specification, and holds `got` against its
  * first result. Returns how many elements there are, 0 on failure, -1 where one is wrong. */
 int64_t cup__sampled_compare(const cup__row *row, cup_context *cpu, cup_tensor *const *in,

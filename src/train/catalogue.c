@@ -11,7 +11,7 @@
 #define WORDS ((int64_t)(sizeof(cup__listed) / sizeof(int32_t)))
 _Static_assert(sizeof(cup__listed) % sizeof(int32_t) == 0, "entries travel as words");
 
-const cup__listed *cup__catalogue_find(const cup__catalogue *catalogue, const char *name)
+static cup__listed *find(const cup__catalogue *catalogue, const char *name)
 {
     for (int64_t i = 0; i < catalogue->count; i++)
         if (!strcmp(catalogue->list[i].name, name))
@@ -68,7 +68,7 @@ static cup_status merge(cup_loop *l, const cup__listed *all, int64_t count, cup_
     if (!out->list)
         return no_memory(l);
     for (int64_t i = 0; i < count; i++) {
-        cup__listed *known = (cup__listed *)(uintptr_t)cup__catalogue_find(out, all[i].name);
+        cup__listed *known = find(out, all[i].name);
         if (!*all[i].name)
             continue;
         if (known)

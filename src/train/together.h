@@ -27,7 +27,6 @@ typedef struct cup__catalogue {
 /* Of the list's tensors or of the optimizer's states, in the order of the stages; all stages call
  * it. */
 cup_status cup__catalogue_make(cup_loop *loop, bool states, cup__catalogue *out);
-const cup__listed *cup__catalogue_find(const cup__catalogue *catalogue, const char *name);
 
 /* A batch between its way forward and its way back: what came into the chunk, what that has made,
  * the gradient of this that came back, and how. */

@@ -163,6 +163,9 @@ struct cup__op {
      * that this result goes into hands its gradient past the activation. The op's own gradient
      * then finds in d_out[1] what came that way. */
     cup__past past;
+    /* Whether the gradients of its parameters take as long by themselves as beside that of the
+     * rest, where these gradients of its results are there. NULL: they do not. */
+    bool (*apart)(const cup__op *op, cup_tensor *const *d_out);
     /* Computes the first result again, at about the price of reading and writing it once, from what
      * `saves` and `again_saves` name, of up to CUP__AGAIN_MOST inputs and results; see
      * cup_recompute_results. NULL: it is kept. */

@@ -101,6 +101,7 @@ typedef struct workings {
     cup_tensor **values; /* for each input and each result */
     cup__shape *shapes;
     bool *wanted;
+    bool waits; /* parameters get theirs later */
 } workings;
 
 static bool workings_make(workings *w, const cup__node *node)
@@ -118,6 +119,7 @@ static bool workings_make(workings *w, const cup__node *node)
     w->sum = w->pre + in;
     w->past = (cup__past *)(w->sum + in);
     w->wanted = (bool *)(w->past + in);
+    w->waits = false;
     return true;
 }
 
@@ -258,6 +260,34 @@ static cup_status deliver(cup_context *c, const cup__walk *walk, const cup__edge
     return edge->parameter ? cup__grad_give(c, slot, d) : cup__grad_add(c, slot, d);
 }
 
+/* Whether a node gives the gradients of its parameters by themselves, while a sum is on its way. */
+static bool may_wait(const cup_context *c, const cup__walk *walk, const cup__node *node,
+                     const workings *w)
+{
+    const cup__tape *tape = c->tape;
+    bool own = false, rest = false;
+    if (!tape->hides || tape->later_count == CUP__LATER_MOST || c->twice || walk->keep ||
+        !node->row || !node->row->op->apart || !node->row->op->apart(node->row->op, node->d_out))
+        return false;
+    for (int i = 0; i < node->in_count; i++)
+        *(node->edges[i].parameter ? &own : &rest) |= w->wanted[i];
+    return own && rest;
+}
+
+/* What was made again for the node is still there when its turn comes once more. */
+static void keep_again(cup__node *node, const workings *w)
+{
+    for (int i = 0; i < node->in_count; i++) {
+        cup__saved *saved = &node->in[i];
+        if (!saved->maker)
+            continue;
+        cup__tensor_retain(w->values[i]);
+        saved->tensor = w->values[i];
+        saved->version = w->values[i]->storage->version;
+        saved->maker = 0;
+    }
+}
+
 static cup_status work(cup_context *c, const cup__walk *walk, cup__node *node, workings *w)
 {
     /* What is used inside a recomputed block is not among its inputs. */
@@ -267,6 +297,12 @@ static cup_status work(cup_context *c, const cup__walk *walk, cup__node *node, w
     for (int i = 0; i < node->in_count; i++)
         if (node->in[i].maker && !(w->values[i] = cup__tape_again(c, node->in[i].maker)))
             return c->error.status;
+    if (may_wait(c, walk, node, w)) {
+        keep_again(node, w);
+        for (int i = 0; i < node->in_count; i++)
+            w->wanted[i] &= !node->edges[i].parameter;
+        w->waits = true;
+    }
     CUP_TRY(gradients_of(c, walk, node, w));
     for (int i = 0; i < node->in_count; i++) {
         const cup__edge *edge = &node->edges[i];
@@ -276,13 +312,45 @@ static cup_status work(cup_context *c, const cup__walk *walk, cup__node *node, w
     return CUP_OK;
 }
 
-static cup_status step_back(cup_context *c, const cup__walk *walk, cup__node *node)
+/* `waits` becomes whether gradients of parameters are left for later. */
+static cup_status step_back(cup_context *c, const cup__walk *walk, cup__node *node, bool *waits)
 {
     workings w;
     if (!workings_make(&w, node))
         return cup__fail(&c->error, CUP_MEMORY, "out of host memory in backward");
     cup_status status = work(c, walk, node, &w);
+    *waits = w.waits;
     cup__free(w.shapes);
+    return status;
+}
+
+/* Takes the node of that number from the tape. The ways to what was computed before it are done. */
+static void put_off(cup_context *c, const cup__walk *walk, size_t number)
+{
+    cup__tape *tape = c->tape;
+    cup__node *node = tape->nodes[number - 1];
+    for (int i = 0; i < node->in_count; i++)
+        node->edges[i].node = 0;
+    tape->nodes[number - 1] = NULL;
+    tape->later[tape->later_count++] = (cup__later){node, walk};
+}
+
+/* The gradients that were put off, in that order. */
+static cup_status catch_up(cup_context *c, cup_status status)
+{
+    cup__tape *tape = c->tape;
+    int count = tape->later_count;
+    bool waits;
+    tape->later_count = 0;
+    tape->began = false;
+    for (int i = 0; i < count; i++) {
+        if (status == CUP_OK) {
+            cup_scope_open(c);
+            status = step_back(c, tape->later[i].walk, tape->later[i].node, &waits);
+            cup__scope_pop(c);
+        }
+        cup__node_free(tape->later[i].node);
+    }
     return status;
 }
 
@@ -318,19 +386,30 @@ static void forget(cup__node *node)
     node->again = NULL;
 }
 
+static cup_status step(cup_context *c, const cup__walk *walk, size_t number)
+{
+    bool waits = false;
+    c->tape->began = false;
+    cup_scope_open(c);
+    cup_status status = give_results(c, walk, number);
+    if (status == CUP_OK)
+        status = step_back(c, walk, c->tape->nodes[number - 1], &waits);
+    cup__scope_pop(c);
+    if (status == CUP_OK && waits)
+        put_off(c, walk, number);
+    return status == CUP_OK && c->tape->began ? catch_up(c, status) : status;
+}
+
 cup_status cup__tape_walk(cup_context *c, const cup__walk *walk, size_t last, size_t first)
 {
     cup_status status = c->error.status;
     for (size_t n = last; n > first; n--) {
         cup__node *node = c->tape->nodes[n - 1];
-        if (status == CUP_OK && is_reached(walk, node, n)) {
-            cup_scope_open(c);
-            status = give_results(c, walk, n);
-            if (status == CUP_OK)
-                status = step_back(c, walk, node);
-            cup__scope_pop(c);
-        }
-        if (status == CUP_OK && walk->watch)
+        if (status == CUP_OK && is_reached(walk, node, n))
+            status = step(c, walk, n);
+        if (n == first + 1 || status != CUP_OK)
+            status = catch_up(c, status);
+        if (status == CUP_OK && walk->watch && !c->tape->later_count)
             status = walk->watch->passed((uint32_t)n, walk->watch->user);
         if (walk->keep)
             forget(node);

@@ -150,8 +150,10 @@ static bool holds(const cup_tensor *t)
                     t->storage->recorded == tape->generation);
 }
 
-static void node_free(cup__node *node)
+void cup__node_free(cup__node *node)
 {
+    if (!node)
+        return;
     for (int i = 0; i < node->in_count; i++) {
         cup__tensor_release(node->in[i].tensor);
         cup__tensor_release(node->edges[i].parameter);
@@ -169,7 +171,7 @@ static void node_free(cup__node *node)
 static void truncate(cup__tape *tape, size_t count)
 {
     while (tape->count > count)
-        node_free(tape->nodes[--tape->count]);
+        cup__node_free(tape->nodes[--tape->count]);
 }
 
 void cup__tape_truncate(cup_context *c, size_t count)
@@ -184,6 +186,7 @@ void cup_tape_clear(cup_context *c)
     CUP__DEBUG_CALL(c);
     cup__tape_truncate(c, 0);
     c->tape->generation++;
+    c->tape->hides = c->tape->began = false;
 }
 
 void cup__tape_free(cup__tape *tape)

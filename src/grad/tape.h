@@ -48,6 +48,14 @@ typedef struct cup__node {
     cup_tensor *again;  /* the first result, computed again and not used up yet, a reference */
 } cup__node;
 
+/* Gradients of parameters that a node has yet to give, see cup__tape_hides. */
+typedef struct cup__later {
+    cup__node *node; /* no longer the tape's */
+    const struct cup__walk *walk;
+} cup__later;
+
+#define CUP__LATER_MOST 2 /* at a time, since each keeps values */
+
 typedef struct cup__tape {
     cup__node **nodes;
     size_t count, capacity;
@@ -57,6 +65,10 @@ typedef struct cup__tape {
     cup__uses *inside;   /* of the block that is computed without being recorded; or NULL */
     int blocks;          /* that are computed again, one within the other */
     const cup__grad_watch *watch; /* of the next backward; or NULL */
+    bool hides; /* what was recorded has sums between processes, see cup__tape_hides */
+    bool began; /* one of those has begun */
+    cup__later later[CUP__LATER_MOST];
+    int later_count;
 } cup__tape;
 
 /* Where gradients go at the ends of one walk: what goes to an input of the walk is added to its
@@ -112,6 +124,8 @@ void cup__tape_truncate(cup_context *c, size_t count);
 /* Walks the nodes from number `last` down to number `first` + 1, of which there must be none after
  * `last` unless they are kept; frees each when done, or leaves it without gradients. */
 cup_status cup__tape_walk(cup_context *c, const cup__walk *walk, size_t last, size_t first);
+
+void cup__node_free(cup__node *node);
 
 /* Backward through a recomputed block; sets d_in of the wanted inputs as a gradient function
  * does. */

@@ -66,6 +66,12 @@ cup_status cup__tape_watched(cup_context *c, const cup__grad_watch **watch)
     return w->begins ? w->begins(w->user) : CUP_OK;
 }
 
+void cup__tape_hides(cup_context *c)
+{
+    if (c->tape)
+        c->tape->hides = c->tape->began = true;
+}
+
 uint64_t cup__tape_hash(const cup_context *c)
 {
     uint64_t hash = c->tape->count;

@@ -23,6 +23,11 @@ uint64_t cup__tape_hash(const cup_context *c);
 /* Has the context's next backward watched, and no other; NULL: not that either. */
 void cup__grad_watch_set(cup_context *c, const cup__grad_watch *watch);
 
+/* To be called where a sum between processes begins, forward and backward, that goes on beside what
+ * is computed meanwhile: backward then leaves gradients of parameters for behind the next of
+ * them. */
+void cup__tape_hides(cup_context *c);
+
 /* cup_backward from a loss whose gradient is not 1 but `slope`, of its shape and dtype; NULL: 1. */
 cup_status cup__backward(cup_context *c, cup_tensor *loss, cup_tensor *slope);
 

@@ -158,6 +158,12 @@ static cup_status gradient(cup__grad *g)
     return dy ? cup__linear_back(g, dy, e->bias) : g->c->error.status;
 }
 
+/* Without the gradient before the activation each part would compute that. */
+static bool apart(const cup__op *op, cup_tensor *const *d_out)
+{
+    return !d_out[0] || !op->epilogue->grad_op;
+}
+
 /* The activation's own composed gradient, where the sum before it was saved, or its result. */
 static cup_tensor *composed_back(cup__grad *g, cup_tensor *dy)
 {
@@ -317,6 +323,7 @@ static const cup__sample swiglu_bench[] = {{"8192x4096 4096x14336 8192x28672", N
         .gradient = gradient,                                                                      \
         .composed = composed,                                                                      \
         .past = (through),                                                                         \
+        .apart = apart,                                                                            \
         .again = (kept) == CUP__SAVE_OUT(1) ? cup__activation_again : NULL,                        \
         .saves = CUP__SAVE_IN(0) | CUP__SAVE_IN(1) | (kept),                                       \
         .words = cup__product_words,                                                               \

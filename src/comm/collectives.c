@@ -6,6 +6,7 @@
 #include "base/memory.h"
 #include "comm/comm.h"
 #include "cuda/dry.h"
+#include "cupola/ops.h"
 #include "tensor/debug.h"
 
 #define PACKED 3 /* number of a stage */
@@ -221,6 +222,24 @@ cup_status cup__comm_sum_begin(cup_comm *m, cup_tensor *const *tensors, int coun
     CUP_TRY(m->c->error.status);
     CUP_TRY(check_list(m, "all_reduce", tensors, count));
     DO(m, CUP__ALL_REDUCE, cup__nccl_sum_begin(m, tensors, count));
+}
+
+static cup_status sum_to(cup_comm *m, cup_tensor *from, cup_tensor *to, cup__flying **out)
+{
+    bool ordered = cup__comm_is_ordered(m, from->dtype, CUP_COMBINE_SUM);
+    if (m->nccl && from->count && (!ordered || cup__nccl_is_direct(m)))
+        return cup__nccl_sum_to(m, from, to, out);
+    CUP_TRY(cup_copy_into(m->c, to, from));
+    return all_reduce(m, &to, 1, CUP_COMBINE_SUM);
+}
+
+cup_status cup__comm_sum_to(cup_comm *m, cup_tensor *from, cup_tensor *to, cup__flying **out)
+{
+    *out = NULL;
+    CUP_TRY(m->c->error.status);
+    CUP_TRY(check_pair(m, "all_reduce", from, to));
+    CUP_TRY(check_reduction(m, "all_reduce", from, CUP_COMBINE_SUM));
+    DO(m, CUP__ALL_REDUCE, sum_to(m, from, to, out));
 }
 
 cup_status cup__comm_join(cup_comm *m)

@@ -9,6 +9,7 @@
 #include "base/hash.h"
 #include "base/memory.h"
 #include "base/options.h"
+#include "tensor/coming.h"
 #include "tensor/debug.h"
 
 #define AGREED_MOST 64
@@ -142,6 +143,7 @@ void cup_comm_free(cup_comm *m)
         return;
     char why[CUP__NEWS_TEXT] = "";
     const cup__error *error = &m->c->error;
+    cup__coming_end_all(m->c);
     if (error->status != CUP_OK && error->status != CUP_PEER)
         snprintf(why, sizeof why, "%s has failed: %.500s", m->mesh->peers[m->mesh->rank].name,
                  error->text);

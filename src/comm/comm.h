@@ -66,6 +66,17 @@ const char *cup__comm_name(const cup_comm *m, int rank);
 cup_status cup__comm_sum_begin(cup_comm *m, cup_tensor *const *tensors, int count);
 cup_status cup__comm_join(cup_comm *m);
 
+/* The sum of all processes' `from` in `to`, another tensor of its shape and dtype, which goes on
+ * until its end is asked for; NULL: it is done. */
+typedef struct cup__flying cup__flying;
+cup_status cup__comm_sum_to(cup_comm *m, cup_tensor *from, cup_tensor *to, cup__flying **out);
+
+/* Has them go by copies of two GPUs to each other from here on, where these can; all call it. */
+cup_status cup__comm_sum_direct(cup_comm *m);
+
+/* cup_comm_sum that goes on beside what is computed until it is read, and whose gradient does. */
+cup_tensor *cup__comm_sum_beside(cup_comm *m, cup_tensor *x);
+
 /* Tensors each of which belongs to a process, begun likewise. Their owners get the sums over all of
  * those, or all get those of their owners; what others have of a sum is then of no use. */
 cup_status cup__comm_sum_owned_begin(cup_comm *m, cup_tensor *const *tensors, const int *owners,
@@ -107,6 +118,10 @@ cup_status cup__nccl_all_reduce(cup_comm *m, cup_tensor *const *tensors, int cou
                                 cup_combine how);
 cup_status cup__nccl_sum_begin(cup_comm *m, cup_tensor *const *tensors, int count);
 cup_status cup__nccl_join(cup_comm *m);
+cup_status cup__nccl_sum_to(cup_comm *m, cup_tensor *from, cup_tensor *to, cup__flying **out);
+cup_status cup__nccl_sum_end(cup__flying *flying);
+cup_status cup__nccl_direct(cup_comm *m);
+bool cup__nccl_is_direct(const cup_comm *m);
 cup_status cup__nccl_reduce_scatter(cup_comm *m, cup_tensor *from, cup_tensor *to,
                                     cup_combine how);
 cup_status cup__nccl_all_gather(cup_comm *m, cup_tensor *from, cup_tensor *to);

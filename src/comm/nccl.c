@@ -11,6 +11,7 @@
 #include "base/log.h"
 #include "base/memory.h"
 #include "comm/comm.h"
+#include "comm/direct.h"
 #include "cuda/cuda.h"
 #include "cuda/loader.h"
 
@@ -20,12 +21,21 @@ typedef struct line {
     CUstream stream;
     int refs;
     struct line *next;
+    uint64_t queued; /* operations */
     bool open;   /* something was queued that the context does not wait for yet */
     bool beside; /* that may still run while the context goes on */
 } line;
 
 static pthread_mutex_t lines_lock = PTHREAD_MUTEX_INITIALIZER; /* of the list alone */
 static line *lines;
+
+/* A sum that the context waits for where it is read, and no sooner. */
+struct cup__flying {
+    struct cup__gpus *n;
+    CUevent done;
+    uint64_t number; /* of those queued */
+    struct cup__flying *spare;
+};
 
 struct cup__gpus {
     cup_comm *m;
@@ -34,6 +44,8 @@ struct cup__gpus {
     line *line;
     CUstream stream; /* the line's */
     CUevent begun, done;
+    cup__flying *spare; /* to use again */
+    struct cup__direct *direct; /* how two GPUs add up without NCCL, or NULL */
     cup__rope rope;
 };
 
@@ -177,28 +189,43 @@ static void leave_line(cup__gpus *n, bool driver)
     cup__free(own);
 }
 
+static void free_flights(cup__gpus *n, bool driver)
+{
+    while (n->spare) {
+        cup__flying *one = n->spare;
+        n->spare = one->spare;
+        if (driver && one->done)
+            cup__driver.cuEventDestroy(one->done);
+        cup__free(one);
+    }
+}
+
 void cup__nccl_close(cup__gpus *n, bool failed)
 {
     if (!n)
         return;
     cup__rope_remove(n->m->mesh, &n->rope);
     bool driver = cup__launch_foreign(n->gpu, "NCCL") == CUP_OK || failed;
+    if (failed)
+        cup__direct_give_up(n->direct);
     if (n->handle && failed)
         cup__nccl.ncclCommAbort(n->handle);
     if (driver)
         drain(n, failed);
+    cup__direct_close(n->direct, n->stream, driver, failed);
     if (n->handle && !failed)
         cup__nccl.ncclCommDestroy(n->handle);
     if (driver && n->begun)
         cup__driver.cuEventDestroy(n->begun);
     if (driver && n->done)
         cup__driver.cuEventDestroy(n->done);
+    free_flights(n, driver);
     leave_line(n, driver);
     cup__free(n);
 }
 
 /* NCCL's stream goes on behind what the context has queued. */
-static cup_status fork(cup_comm *m)
+static cup_status fork_stream(cup_comm *m)
 {
     cup__gpus *n = m->nccl;
     CUP_TRY(cup__launch_foreign(n->gpu, "NCCL"));
@@ -207,6 +234,13 @@ static cup_status fork(cup_comm *m)
     CUP_TRY(check_driver(m, cup__driver.cuStreamWaitEvent(n->stream, n->begun, 0),
                          "waiting for an event"));
     n->line->open = true;
+    n->line->queued++;
+    return CUP_OK;
+}
+
+static cup_status fork(cup_comm *m)
+{
+    CUP_TRY(fork_stream(m));
     return check(m, cup__nccl.ncclGroupStart(), "beginning an operation");
 }
 
@@ -283,6 +317,75 @@ cup_status cup__nccl_sum_begin(cup_comm *m, cup_tensor *const *tensors, int coun
     CUP_TRY(fork(m));
     set_beside(m->nccl, true);
     return ended(m, reduce_all(m, tensors, count, CUP_COMBINE_SUM), "all_reduce");
+}
+
+/* What was queued behind it is not waited for. */
+cup_status cup__nccl_sum_end(cup__flying *f)
+{
+    cup__gpus *n = f->n;
+    f->spare = n->spare;
+    n->spare = f;
+    if (f->number == n->line->queued)
+        return cup__nccl_join(n->m);
+    CUP_TRY(cup__launch_foreign(n->gpu, "NCCL"));
+    return check_driver(n->m,
+                        cup__driver.cuStreamWaitEvent(cup__cuda_stream(n->gpu), f->done, 0),
+                        "waiting for an event");
+}
+
+static cup__flying *take_flying(cup__gpus *n)
+{
+    cup__flying *f = n->spare;
+    if (f) {
+        n->spare = f->spare;
+        return f;
+    }
+    f = cup__calloc(1, sizeof *f);
+    if (!f) {
+        cup__fail(&n->m->c->error, CUP_MEMORY, "out of host memory for a sum");
+        return NULL;
+    }
+    f->n = n;
+    if (check_driver(n->m, cup__driver.cuEventCreate(&f->done, CU_EVENT_DISABLE_TIMING),
+                     "making an event") == CUP_OK)
+        return f;
+    cup__free(f);
+    return NULL;
+}
+
+static cup_status sum_by_nccl(cup_comm *m, const cup_tensor *from, const cup_tensor *to)
+{
+    cup__gpus *n = m->nccl;
+    set_beside(n, true);
+    CUP_TRY(check(m, cup__nccl.ncclGroupStart(), "beginning an operation"));
+    return ended(m,
+                 cup__nccl.ncclAllReduce(from->data, to->data, (size_t)from->count,
+                                         type_of(from->dtype), ncclSum, n->handle, n->stream),
+                 "all_reduce");
+}
+
+cup_status cup__nccl_direct(cup_comm *m)
+{
+    cup__gpus *n = m->nccl;
+    return n->direct ? CUP_OK : cup__direct_open(m, n->gpu, n->stream, &n->direct);
+}
+
+bool cup__nccl_is_direct(const cup_comm *m)
+{
+    return m->nccl->direct != NULL;
+}
+
+cup_status cup__nccl_sum_to(cup_comm *m, cup_tensor *from, cup_tensor *to, cup__flying **out)
+{
+    cup__gpus *n = m->nccl;
+    cup__flying *f = take_flying(n);
+    if (!f)
+        return m->c->error.status;
+    *out = f;
+    CUP_TRY(fork_stream(m));
+    f->number = n->line->queued;
+    CUP_TRY(n->direct ? cup__direct_sum(n->direct, from, to, n->stream) : sum_by_nccl(m, from, to));
+    return check_driver(m, cup__driver.cuEventRecord(f->done, n->stream), "recording an event");
 }
 
 cup_status cup__nccl_reduce_scatter(cup_comm *m, cup_tensor *from, cup_tensor *to,

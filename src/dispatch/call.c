@@ -13,6 +13,7 @@
 #include "dispatch/memo.h"
 #include "dispatch/tuned.h"
 #include "tensor/away.h"
+#include "tensor/coming.h"
 
 #define PACKED_MOST 16
 
@@ -392,10 +393,22 @@ static cup_status check_recording(cup__call *call, bool wanted)
     return CUP_OK;
 }
 
+static cup_status end_coming(cup_context *c, const cup__row *row, cup_tensor *const *in,
+                             int in_count, cup_tensor *const *out)
+{
+    CUP_TRY(cup__coming_end_of(c, in, in_count));
+    CUP_TRY(cup__coming_end_of(c, out, row->visible));
+    if (row->op->in_place)
+        CUP_TRY(cup__coming_end_from(c, in, in_count));
+    return cup__coming_end_from(c, out, row->visible);
+}
+
 cup_tensor *cup__op_call(cup_context *c, const cup__row *row, cup_tensor *const *in, int in_count,
                          const void *attributes, cup_tensor **out)
 {
     if (!c || (c->away && cup__away_begin(c, in, in_count, row->op->view != NULL) != CUP_OK))
+        return NULL;
+    if (c->coming && end_coming(c, row, in, in_count, out) != CUP_OK)
         return NULL;
     cup_tensor *result =
         cup__inputs_unlike(row, in, in_count)

@@ -6,6 +6,7 @@
 #include "base/options.h"
 #include "grad/tape.h"
 #include "dispatch/attributes.h"
+#include "tensor/coming.h"
 
 /* One bit of `saves_inputs` and `saves_outputs` each. */
 #define MOST 32
@@ -154,6 +155,7 @@ cup_status cup_custom(cup_context *c, const cup_custom_op *from, cup_tensor *con
                          op->name);
     memset(outputs, 0, sizeof *outputs * (size_t)op->output_count);
     CUP_TRY(check_call(c, op, inputs, count, attributes));
+    CUP_TRY(cup__coming_end_of(c, inputs, count));
     bool wanted = c->tape_calls && c->tape_calls->wants(c, inputs, count);
     if (wanted && !op->backward)
         return cup__fail(&c->error, CUP_UNSUPPORTED,
@@ -202,6 +204,7 @@ cup_status cup__custom_backward(cup_context *c, const cup__node *node, const cup
 {
     const cup_custom_op *op = node->custom;
     size_t depth = c->depth;
+    CUP_TRY(cup__coming_end_of(c, g->d_outputs, g->output_count));
     char is[CUP__SHAPE_TEXT], should[CUP__SHAPE_TEXT];
     CUP_TRY(said(c, op, "backward", op->backward(c, g)));
     if (c->depth != depth)

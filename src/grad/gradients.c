@@ -2,6 +2,7 @@
 #include "base/memory.h"
 #include "grad/tape.h"
 #include "dispatch/attributes.h"
+#include "tensor/coming.h"
 #include "tensor/debug.h"
 
 static cup_status check_start(cup_context *c, const char *verb, const cup_tensor *t)
@@ -85,6 +86,8 @@ static cup_status run(cup_context *c, cup__walk *walk, cup_tensor *const *tensor
         status = begin_at(c, walk, tensors[i], gradients ? gradients[i] : NULL);
     cup__scope_pop(c);
     status = cup__tape_walk(c, walk, last, 0);
+    if (status == CUP_OK)
+        status = cup__coming_end_all(c);
     if (!walk->keep)
         cup_tape_clear(c);
     cup_grad_recording(c, was);

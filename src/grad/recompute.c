@@ -2,6 +2,7 @@
  * functions of each element give. */
 #include "base/memory.h"
 #include "grad/tape.h"
+#include "tensor/coming.h"
 
 #define OUTPUTS_MOST 8
 
@@ -73,6 +74,7 @@ static cup_status record(cup_context *c, const inside *b, cup_tensor *const *inp
 static cup_status recompute(cup_context *c, const inside *b, cup_tensor *const *inputs, int count,
                             cup_tensor **outputs, int output_count)
 {
+    CUP_TRY(cup__coming_end_of(c, inputs, count));
     cup_status status =
         c->tape && c->recording ? record(c, b, inputs, count, outputs, output_count)
                                 : call_block(c, b, inputs, count, outputs, output_count);

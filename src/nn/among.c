@@ -145,6 +145,8 @@ cup_tensor *cup_parameters_rows_join(cup_parameters *list, cup_tensor *x)
 
 cup_tensor *cup__rows_sum(const cup_parameters *list, cup_comm *m, cup_tensor *x)
 {
+    if (x && !cup__rows_are_shared(list) && cup__parameters_modes_of(list)->beside)
+        return cup__comm_sum_beside(m, x);
     if (!x || !cup__rows_are_shared(list))
         return cup_comm_sum(m, x);
     cup_context *c = cup__parameters_context(list);

@@ -1,7 +1,9 @@
 /* How what was made in a list behaves, and what its layers have in common. */
 #include <math.h>
 
+#include "base/env.h"
 #include "base/memory.h"
+#include "comm/comm.h"
 #include "nn/parameters.h"
 #include "tensor/context.h"
 
@@ -96,7 +98,14 @@ static cup_status share_out(cup_parameters *list, cup_comm *m, cup_comm **place)
 
 cup_status cup_parameters_among(cup_parameters *list, cup_comm *m)
 {
-    return list ? share_out(list, m, &cup__parameters_modes_of(list)->among) : CUP_ARGUMENT;
+    int64_t beside;
+    if (!list)
+        return CUP_ARGUMENT;
+    cup__parameters_modes *modes = cup__parameters_modes_of(list);
+    CUP_TRY(cup__env_integer(&cup__parameters_context(list)->error, CUP__ENV_COMM_BESIDE, &beside));
+    CUP_TRY(share_out(list, m, &modes->among));
+    modes->beside = beside;
+    return modes->among && beside ? cup__comm_sum_direct(m) : CUP_OK;
 }
 
 cup_comm *cup_parameters_comm(const cup_parameters *list)

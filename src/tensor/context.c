@@ -11,6 +11,7 @@
 #include "base/options.h"
 #include "base/parallel.h"
 #include "cuda/dry.h"
+#include "tensor/coming.h"
 #include "tensor/debug.h"
 
 #define TEXT(x) #x
@@ -195,6 +196,7 @@ void cup_context_free(cup_context *c)
         c->helpers = helper->next;
         helper->stop(helper->user);
     }
+    cup__coming_end_all(c);
     if (c->device)
         c->device->calls->synchronize(c->device);
     if (c->debug)
@@ -265,6 +267,7 @@ cup_status cup_synchronize(cup_context *c)
     if (!c)
         return CUP_MEMORY;
     CUP__DEBUG_CALL(c);
+    cup__coming_end_all(c);
     if (c->device)
         CUP_TRY(c->device->calls->synchronize(c->device));
     return c->error.status;

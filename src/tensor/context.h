@@ -7,6 +7,7 @@
 
 struct cup__tape;
 struct cup__bringer;
+struct cup__coming;
 struct cup_graph;
 
 /* What the layers below ask of a tape whose inside only the grad layer knows. */
@@ -103,6 +104,7 @@ struct cup_context {
     void *stop_user;
     bool away;                    /* some tensor's memory is or was, see tensor/away.h */
     struct cup__bringer *bringer; /* of that, or NULL */
+    struct cup__coming *coming;   /* values on their way, a list; see tensor/coming.h */
     int guests;  /* see cup__context_join */
     int holds;   /* those of them that hold memory, for which the device stays open */
     bool closed; /* freed, but for its guests */

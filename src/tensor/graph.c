@@ -2,6 +2,7 @@
 
 #include "base/memory.h"
 #include "cuda/cuda.h"
+#include "tensor/coming.h"
 #include "tensor/debug.h"
 
 struct cup_graph {
@@ -16,6 +17,7 @@ static cup_status begin(cup_context *c, cup__graph *before)
     if (!c->device->is_cuda)
         return cup__fail(&c->error, CUP_UNSUPPORTED,
                          "a CPU has no graphs to capture; call the ops directly");
+    CUP_TRY(cup__coming_end_all(c));
     return cup__graph_begin(cup__cuda_of(c->device), before);
 }
 
@@ -37,6 +39,7 @@ cup_graph *cup_capture_end(cup_context *c)
     CUP__DEBUG_CALL(c);
     cup_graph *graph = cup__calloc(1, sizeof *graph);
     cup__graph *captured = NULL;
+    cup__coming_end_all(c);
     cup_status status = cup__graph_end(cup__cuda_of(c->device), &captured);
     if (graph && status == CUP_OK && c->error.status == CUP_OK) {
         *graph = (cup_graph){c, captured};

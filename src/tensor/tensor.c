@@ -6,6 +6,7 @@
 
 #include "base/memory.h"
 #include "tensor/away.h"
+#include "tensor/coming.h"
 #include "tensor/debug.h"
 #include "tensor/wrap.h"
 
@@ -129,6 +130,8 @@ void cup__storage_drop(cup__storage *storage)
 {
     if (!storage || --storage->refs > 0)
         return;
+    if (storage->coming)
+        cup__coming_end(storage->context, storage->coming);
     cup__device *device = storage->context->device;
     bool here = !storage->away || storage->away->here;
     cup__free(storage->away);
@@ -430,7 +433,10 @@ bool cup_tensor_is_contiguous(const cup_tensor *t)
 
 void *cup_tensor_data(cup_tensor *t)
 {
-    return cup__usable(t, true, "cup_tensor_data") ? t->data : NULL;
+    if (!cup__usable(t, true, "cup_tensor_data"))
+        return NULL;
+    cup__coming_end_of(t->context, &t, 1);
+    return t->data;
 }
 
 int64_t cup__offset_of(const cup_tensor *t, int64_t index)

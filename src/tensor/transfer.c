@@ -5,6 +5,7 @@
 
 #include "base/memory.h"
 #include "tensor/away.h"
+#include "tensor/coming.h"
 #include "tensor/debug.h"
 
 static cup_status check_bytes(cup_tensor *t, const void *data, size_t bytes, const char *verb)
@@ -14,6 +15,7 @@ static cup_status check_bytes(cup_tensor *t, const void *data, size_t bytes, con
     if (t->context->closed || !cup__usable(t, true, verb))
         return t->context->error.status;
     CUP_TRY(cup__away_check(t, verb));
+    CUP_TRY(cup__coming_end_of(t->context, &t, 1));
     if (bytes != wanted)
         return cup__fail(&t->context->error, CUP_ARGUMENT,
                          "%s %s: the buffer has %zu bytes, the tensor %zu", verb,

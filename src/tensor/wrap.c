@@ -5,6 +5,7 @@
 #include "base/memory.h"
 #include "base/options.h"
 #include "cuda/cuda.h"
+#include "tensor/coming.h"
 #include "tensor/debug.h"
 
 static cup_status fail(cup_context *c, cup_status status, const cup__shape *shape,
@@ -179,6 +180,7 @@ const cup_hold *cup_tensor_hold(cup_tensor *t)
     CUP__DEBUG_CALL(c);
     if (c->error.status != CUP_OK)
         return NULL;
+    cup__coming_end_of(c, &t, 1);
     hold *h = cup__calloc(1, sizeof *h);
     if (!h) {
         cup__fail(&c->error, CUP_MEMORY, "out of host memory for a hold");

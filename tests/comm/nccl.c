@@ -200,3 +200,55 @@ TEST(comm_sockets_take_tensors_of_a_gpu)
     cup_comm_free(m);
     cup_context_free(c);
 }
+
+/* Waits of a stream for another since the last call. */
+static long waits(void)
+{
+    static long before;
+    long now = fake_calls("cuStreamWaitEvent"), since = now - before;
+    before = now;
+    return since;
+}
+
+static cup_tensor *begin_sum(cup_context *c, cup_comm *m, cup_tensor *x)
+{
+    waits();
+    cup_tensor *y = cup__comm_sum_beside(m, x);
+    EXPECT_INT(cup_error(c), CUP_OK);
+    EXPECT_INT(waits(), 1); /* of NCCL's for the context's */
+    return y;
+}
+
+/* Who reads a sum waits for it, and who reads something else does not; nor is what it reads
+ * changed meanwhile, or freed. */
+TEST(comm_nccl_sums_end_where_they_are_read)
+{
+    const int64_t size = 8;
+    cup_context *c = open_gpu();
+    cup_comm *m = join(c);
+    cup_tensor *x = cup_full(c, CUP_F32, 1, &size, 1), *other = cup_full(c, CUP_F32, 1, &size, 2);
+    cup_tensor *y = begin_sum(c, m, x);
+    cup_mul(c, x, other);
+    EXPECT_INT(waits(), 0);
+    cup_mul(c, y, other);
+    EXPECT_INT(waits(), 1);
+    cup_mul(c, y, other);
+    EXPECT_INT(waits(), 0);
+    y = begin_sum(c, m, x);
+    EXPECT_INT(cup_copy_into(c, x, other), CUP_OK);
+    EXPECT_INT(waits(), 1);
+    cup_tensor_free(begin_sum(c, m, x));
+    EXPECT_INT(waits(), 1);
+    cup_tensor *first = begin_sum(c, m, x), *second = begin_sum(c, m, x);
+    cup_mul(c, first, other);
+    EXPECT_INT(waits(), 1);
+    cup_mul(c, second, other);
+    EXPECT_INT(waits(), 1);
+    y = begin_sum(c, m, x);
+    cup_tensor_free(x);
+    EXPECT_INT(waits(), 0);
+    cup_comm_free(m);
+    EXPECT_INT(waits(), 1);
+    cup_context_free(c);
+    fake_expect_nothing_left();
+}

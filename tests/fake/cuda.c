@@ -310,6 +310,28 @@ CUresult cuMemFree(CUdeviceptr memory)
     return CUDA_SUCCESS;
 }
 
+/* The memory of another process is some of this one's, of as many bytes, that nobody reads. */
+CUresult cuIpcGetMemHandle(CUipcMemHandle *handle, CUdeviceptr memory)
+{
+    ENTER;
+    memcpy(handle->reserved, (char *)(uintptr_t)memory - HEAD, sizeof(size_t));
+    return CUDA_SUCCESS;
+}
+
+CUresult cuIpcOpenMemHandle(CUdeviceptr *memory, CUipcMemHandle handle, unsigned int flags)
+{
+    ENTER;
+    size_t bytes;
+    memcpy(&bytes, handle.reserved, sizeof bytes);
+    return flags == CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS ? cuMemAlloc(memory, bytes)
+                                                       : CUDA_ERROR_INVALID_VALUE;
+}
+
+CUresult cuIpcCloseMemHandle(CUdeviceptr memory)
+{
+    return cuMemFree(memory);
+}
+
 CUresult cuMemHostAlloc(void **memory, size_t bytes, unsigned int flags)
 {
     ENTER;

@@ -1,6 +1,8 @@
 /* The ways of equal.c on all GPUs there are: losses and gradients are those of one GPU. A group of
- * processes goes through all ways of its size; where a way ends it, another one goes on behind. */
+ * processes goes through all ways of its size, or with EQUAL_ONLY those whose name has that in it;
+ * where a way ends it, another one goes on behind. */
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 
@@ -36,17 +38,18 @@ static void go_through(cup_context *c, cup_comm *comm, void *user)
 {
     cards *r = user;
     char name[EQUAL_NAME], what[200];
+    const char *only = getenv("EQUAL_ONLY");
     equal_distance d;
     for (int i = r->at; i < equal_way_count && cup_error(c) == CUP_OK; i++) {
         const equal_way *w = &equal_ways[i];
-        if (w->count != r->count)
+        equal_name(w, name);
+        if (w->count != r->count || (only && !strstr(name, only)))
             continue;
         if (cup_comm_rank(comm) == 0)
             r->at = i;
         equal_compare(c, comm, w, r->reference, &d);
         if (cup_error(c) != CUP_OK || cup_comm_rank(comm) != 0)
             continue;
-        equal_name(w, name);
         snprintf(what, sizeof what, "losses within %.1e, norms %.1e, gradients %.1e", d.loss,
                  d.norm, d.gradient);
         tell(r, name, what, d.wrong);
@@ -99,6 +102,8 @@ static void go_with(cards *r, together_end *ends)
         equal_name(&equal_ways[r->at], name);
         tell(r, name, "ended", wrong);
     }
+    if (getenv("EQUAL_ONLY"))
+        return;
     together_on("cuda", true);
     const char *wrong = go(r, repeat, ends);
     if (*wrong)

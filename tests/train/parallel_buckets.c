@@ -102,31 +102,13 @@ TEST(parallel_buckets_beside_parts_of_texts_have_the_same_bits)
     together(8, compare, &(parts){.ring = 2, .tensor = 2, .stages = 2});
 }
 
-/* A context and a communicator of a process on the stand-ins for GPUs and NCCL. */
-static cup_comm *join_gpu(cup_comm *all, cup_context **c)
-{
-    char path[600];
-    const char *address = together_address() + strlen("file:");
-    snprintf(path, sizeof path, "%.*s", (int)(strrchr(address, '/') - address), address);
-    fake_begin_in(path);
-    snprintf(path, sizeof path, "%s/fake/libnccl.so", test_build());
-    setenv("CUP_LIBNCCL", path, 1);
-    setenv("FAKE_NVRTC_ANY", "1", 1);
-    unsetenv("CUP_KERNELS");
-    *c = cup_context_new(CUP_OPTIONS(cup_options, .device = "cuda"));
-    snprintf(path, sizeof path, "%s-gpu", together_address());
-    return cup_comm_new(*c, CUP_OPTIONS(cup_comm_options, .count = cup_comm_count(all),
-                                        .rank = cup_comm_rank(all), .address = path,
-                                        .timeout = 20));
-}
-
 /* One process takes its steps to be longer than others do. */
 static void capture(cup_context *hosts, cup_comm *all, void *user)
 {
     (void)hosts, (void)user;
     session s = {.stop_at = -1};
     const char *text = sample_text();
-    cup_comm *m = join_gpu(all, &s.c);
+    cup_comm *m = parted_join_gpu(all, &s.c);
     cup_training a = training_of(&(parts){.zero = 3});
     a.dtype = CUP_BF16;
     a.steps = 4;

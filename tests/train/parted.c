@@ -1,9 +1,12 @@
 #include "train/parted.h"
 
 #include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "comm/together.h"
+#include "cuda/support.h"
 #include "test.h"
 
 cup_training parted_training(bool gated)
@@ -101,4 +104,21 @@ void parted_expect(cup_context *c, const cup_training_point *a, int64_t count,
             wrong("%s, step %d: loss %.8g and %.8g, norm %.8g and %.8g, validation %.8g and %.8g",
                   what, (int)a[i].step, a[i].loss, b[i].loss, a[i].norm, b[i].norm,
                   a[i].validation, b[i].validation);
+}
+
+cup_comm *parted_join_gpu(cup_comm *all, cup_context **c)
+{
+    char path[600];
+    const char *address = together_address() + strlen("file:");
+    snprintf(path, sizeof path, "%.*s", (int)(strrchr(address, '/') - address), address);
+    fake_begin_in(path);
+    snprintf(path, sizeof path, "%s/fake/libnccl.so", test_build());
+    setenv("CUP_LIBNCCL", path, 1);
+    setenv("FAKE_NVRTC_ANY", "1", 1);
+    unsetenv("CUP_KERNELS");
+    *c = cup_context_new(CUP_OPTIONS(cup_options, .device = "cuda"));
+    snprintf(path, sizeof path, "%s-gpu", together_address());
+    return cup_comm_new(*c, CUP_OPTIONS(cup_comm_options, .count = cup_comm_count(all),
+                                        .rank = cup_comm_rank(all), .address = path,
+                                        .timeout = 20));
 }

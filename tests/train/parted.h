@@ -34,4 +34,7 @@ int64_t parted_run(cup_context *c, cup_comm *comm, cup_training a, parts p, cons
 void parted_expect(cup_context *c, const cup_training_point *a, int64_t count,
                    const cup_training_point *b, int64_t same, const char *what);
 
+/* A context and a communicator of a process on the stand-ins for GPUs and NCCL. */
+cup_comm *parted_join_gpu(cup_comm *all, cup_context **c);
+
 #endif

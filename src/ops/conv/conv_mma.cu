@@ -37,39 +37,7 @@
 
 #if HAS_MMA
 
-#include "mma_tile.cuh"
-#if CODES
-#include "mma_codes.cuh"
-#else
-typedef float product;
-#define WIDENED(t) 1.0f
-#endif
-
-typedef product products[BLOCKS_M][BLOCKS_N][4];
-
-#if CUP_T == CUP_F32
-#define TERMS 1
-#include "mma_tf32.cuh"
-#else
-DEVICE void multiply_words(product (&sum)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1)
-{
-#if CODES
-    multiply_add_codes(sum, a, b0, b1);
-#else
-    multiply_add(sum, a, b0, b1, T());
-#endif
-}
-
-template <typename Walk>
-DEVICE void sum_parts(Walk &walk, long long begin, long long end, products &sum)
-{
-    for (int k = (int)begin; k < (int)end; k += DEPTH, walk.leave())
-        multiply<whole_words>(walk.come(),
-                              [&](int i, int j, whole_words &x, whole_words &w, int at) {
-                                  multiply_words(sum[i][j], x.at, w.at[at], w.at[at + 1]);
-                              });
-}
-#endif
+#include "mma_sums.cuh"
 
 #define PIECES (DEPTH / A_VEC) /* of a line */
 #define ROUNDS(lines) (((lines) * PIECES + CONV_THREADS - 1) / CONV_THREADS)

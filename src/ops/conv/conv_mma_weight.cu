@@ -30,22 +30,7 @@
 
 #if defined(__CUDA_ARCH__) && (__CUDA_ARCH__ >= 800 || CUP_T == CUP_F16)
 
-#if CUP_T == CUP_F32
-#define TERMS 1
-#include "mma_tf32.cuh"
-#else
-#include "mma_tile.cuh"
-
-template <typename Walk>
-DEVICE void sum_parts(Walk &walk, long long begin, long long end, sums &sum)
-{
-    for (long long k = begin; k < end; k += DEPTH, walk.leave())
-        multiply<whole_words>(walk.come(),
-                              [&](int i, int j, whole_words &x, whole_words &w, int at) {
-                                  multiply_add(sum[i][j], x.at, w.at[at], w.at[at + 1], T());
-                              });
-}
-#endif
+#include "mma_sums.cuh"
 
 /* Where a place lies: image, row and column of dy. */
 DEVICE void place_at(const conv_parts &p, unsigned at, int *image, int *row, int *column)
@@ -76,10 +61,10 @@ struct results_of_dy {
             place_at(p, (unsigned)k0 + line, &image, &row, &column);
             bool valid = k0 + line < k_end && at < results;
             copy_async<A_VEC * sizeof(T)>(to + operand_a::place(line, at),
-                                  valid ? dy + image * c.w_step[0] + row * c.w_step[2] +
-                                              column * c.w_step[3] + at
-                                        : dy,
-                                  valid);
+                                          valid ? dy + image * c.w_step[0] + row * c.w_step[2] +
+                                                      column * c.w_step[3] + at
+                                                : dy,
+                                          valid);
         }
     }
 };
@@ -107,10 +92,10 @@ struct elements_of_x {
             bool inside = valid && k0 + line < k_end &&
                           conv_inside(l, row + element.row, column + element.column);
             copy_async<B_VEC * sizeof(T)>(to + operand_b::place(line, at),
-                                  inside ? x + image * c.x_step[0] + row * c.x_step[2] +
-                                               column * c.x_step[3] + element.x
-                                         : x,
-                                  inside);
+                                          inside ? x + image * c.x_step[0] + row * c.x_step[2] +
+                                                       column * c.x_step[3] + element.x
+                                                 : x,
+                                          inside);
         }
     }
 };

@@ -22,6 +22,11 @@ static const image_case cases[] = {
 static const image_case large_cases[] = {
     {4, 64, 32, 128, 3, 1, 1}, {4, 128, 32, 128, 3, 1, 2}, {4, 64, 64, 128, 3, 2, 1}};
 
+/* Windows of one place, which are products where channels are neighbours in memory. */
+static const image_case one_place[] = {
+    {16, 256, 28, 64, 1, 1, 1}, {3, 64, 9, 256, 1, 1, 1},  {2, 20, 11, 36, 1, 1, 1},
+    {5, 512, 7, 132, 1, 1, 1},  {1, 2048, 7, 512, 1, 1, 1}, {130, 16, 1, 16, 1, 1, 1}};
+
 enum { X, WEIGHT, DY, INPUTS };
 enum { Y, DX, DWEIGHT, RESULTS };
 static const int like[RESULTS] = {DY, X, WEIGHT}; /* what each has the shape of */
@@ -186,6 +191,22 @@ TEST(gpu_large_convolutions_of_f32_are_rounded_as_allowed)
     bool is_there = cup_error(c) == CUP_OK;
     for (size_t i = 0; is_there && i < sizeof large_cases / sizeof *large_cases; i++)
         check_one(c, exact, &large_cases[i], "high", i ? 1e-9 : 1e9, i == 2);
+    cup_context_free(c);
+    cup_context_free(exact);
+    if (!is_there)
+        test_skip("no GPU");
+}
+
+TEST(gpu_convolutions_of_one_place_are_products)
+{
+    cup_context *c = cup_context_new(CUP_OPTIONS(cup_options, .device = "cuda"));
+    cup_context *exact = cup_context_new(CUP_OPTIONS(cup_options, .device = "cpu"));
+    bool is_there = cup_error(c) == CUP_OK;
+    for (size_t i = 0; is_there && i < sizeof one_place / sizeof *one_place; i++) {
+        check_one(c, exact, &one_place[i], "high", i % 2 ? 1e-9 : 1e9, false);
+        check_one(c, exact, &one_place[i], "high", 1, true);
+        check_one(c, exact, &one_place[i], "highest", 1, false);
+    }
     cup_context_free(c);
     cup_context_free(exact);
     if (!is_there)

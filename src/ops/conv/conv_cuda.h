@@ -46,6 +46,9 @@ cup_status cup__conv_wgmma(cup__call *call);
 const char *cup__conv_wgmma_product_refuses(const cup__call *call);
 cup_status cup__conv_wgmma_product(cup__call *call);
 cup_status cup__conv_weight_wgmma(cup__call *call);
+/* The same of f32 whose products may be rounded, by the kernel of such products. */
+const char *cup__conv_f32_product_refuses(const cup__call *call);
+cup_status cup__conv_f32_product(cup__call *call);
 /* f32 whose products may be rounded, in f16. */
 const char *cup__conv_rounded_refuses(const cup__call *call);
 cup_status cup__conv_rounded(cup__call *call);

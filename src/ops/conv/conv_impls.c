@@ -30,6 +30,8 @@ const cup__impl cup__conv_impls[] = {
      .refuses = cup__conv_wgmma_few_refuses, .run = cup__conv_wgmma_few},
     {.name = "wgmma_blocks", .place = CUP__CUDA, .strided = true, CUP__THRESHOLDS(4, 8, 16, 128),
      .refuses = cup__conv_wgmma_blocks_refuses, .run = cup__conv_wgmma_blocks},
+    {.name = "product", .place = CUP__CUDA, .strided = true, CUP__THRESHOLDS(16, 64, 128, 256),
+     .refuses = cup__conv_f32_product_refuses, .run = cup__conv_f32_product},
     {.name = "rounded", .place = CUP__CUDA, .strided = true,
      .refuses = cup__conv_rounded_refuses, .run = cup__conv_rounded},
     {.name = "mma", .place = CUP__CUDA, .strided = true, CUP__THRESHOLDS(16, 32, 64, 128),

@@ -1,7 +1,12 @@
-/* Convolutions with windows of one place by the kernel of products: places by results. */
+/* Convolutions with windows of one place by the kernels of products: places by results. */
 #include "kernels/product_call.cuh"
 #include "ops/conv/conv_cuda.h"
+#include "ops/matmul/product_cuda.h"
 #include "ops/matmul/wgmma.h"
+#include "tensor/context.h"
+
+#define F32_LEAST 16 /* channels and results, below which most of a tile would be empty */
+#define F32_PIECE 4  /* of 16 bytes */
 
 bool cup__conv_is_product(const conv_call *c)
 {
@@ -65,4 +70,47 @@ static cup_status run_product(cup__call *call)
 cup_status cup__conv_wgmma_product(cup__call *call)
 {
     return call->out[0]->count ? cup__conv_run_last(call, true, run_product) : CUP_OK;
+}
+
+/* Places by channels, by the weight as it lies: also the gradient of the image, whose results are
+ * the channels that the weight has. */
+static cup__product f32_product_of(const cup__conv *v)
+{
+    const conv_call *c = &v->call;
+    cup__product p = product_of(v);
+    p.a = (cup__matrix){(char *)(uintptr_t)c->x, cup__conv_place_step(c, c->x_step), 1, {0}};
+    p.b = (cup__matrix){(char *)(uintptr_t)c->w, c->w_step[1], c->w_step[0], {0}};
+    p.y = (cup__matrix){c->y, cup__conv_place_step(c, c->y_step), 1, {0}};
+    return p;
+}
+
+const char *cup__conv_f32_product_refuses(const cup__call *call)
+{
+    if (!call->c->device->is_cuda)
+        return "it is for GPUs";
+    const cup__conv v = cup__conv_of(call);
+    const conv_call *c = &v.call;
+    if (v.dtype != CUP_F32)
+        return "it is for f32";
+    if (call->c->precision == CUP__HIGHEST)
+        return "it takes f32 where products may be rounded (CUP_PRECISION=high)";
+    if (!cup__conv_is_product(c))
+        return "its windows have more than one place, or gaps between them";
+    if (c->channels % F32_PIECE || c->results % F32_PIECE || c->channels < F32_LEAST ||
+        c->results < F32_LEAST)
+        return "its channels or results are few, or no multiple of 4";
+    const cup__product p = f32_product_of(&v);
+    if (c->x_step[1] != 1 || c->y_step[1] != 1 || p.a.row < p.k || p.y.row < p.n ||
+        p.a.row % F32_PIECE || (uintptr_t)c->x % 16)
+        return "the channels of places are no neighbours in memory, or places lie apart";
+    if (c->bias && c->bias_step != 1)
+        return "the elements of the bias are no neighbours in memory";
+    return cup__product_split_refuses(call->c, &p);
+}
+
+cup_status cup__conv_f32_product(cup__call *call)
+{
+    const cup__conv v = cup__conv_of(call);
+    const cup__product p = f32_product_of(&v);
+    return call->out[0]->count ? cup__product_split(call, &p) : CUP_OK;
 }

@@ -35,6 +35,7 @@ typedef struct wgmma_call {
     unsigned *y_most;     /* the bits of a float, zero before the call */
     const int *groups; /* the table of group_count groups */
     int group_count;
+    float *moments; /* mean and squared distances of each column, of lines of rows; or null */
 } wgmma_call;
 
 /* The same for a list of products, whose tensor maps are an argument of their own. */

@@ -82,6 +82,14 @@ typedef enum cup__precision { CUP__HIGHEST, CUP__HIGH, CUP__MEDIUM } cup__precis
 extern const char *const cup__precision_names[];
 cup_status cup__precision_find(cup__error *error, const char *name, cup__precision *out);
 
+/* See tensor/moments.h. */
+typedef struct cup__moments {
+    bool wanted;
+    cup_tensor *lines; /* [lines,columns,2], or NULL */
+    const void *of;    /* memory of what they are of */
+    int64_t line;      /* rows of one */
+} cup__moments;
+
 struct cup_context {
     cup__error error;
     cup__device *device;
@@ -99,6 +107,7 @@ struct cup_context {
     bool twice; /* the gradients that are computed are recorded, to be differentiated themselves */
     cup__random random;
     cup__precision precision;
+    cup__moments moments;
     bool tuning; /* see cup_tuning */
     bool (*stop)(void *user); /* or NULL; asked before each op: true fails it, see cup__stopped */
     void *stop_user;

@@ -102,6 +102,7 @@ static cup_status fill_call(cup__conv_work *w, int multiprocessors)
     to->y = w->p.y.data;
     to->y_row = w->p.y.row;
     to->factor = 1;
+    to->moments = w->p.moments;
     to->m = (int)w->p.m;
     to->n = (int)w->p.n;
     to->k_tiles = (int)cut.k_tiles;
@@ -162,10 +163,12 @@ static cup_status launch(cup__conv_work *w)
         {"ACTIVATION", w->p.activation}, /* this and what follows of conv2d_join alone */
         {"OTHER", w->p.kind},
         {"OTHER_BUFFERS", cup__wgmma_other_buffers(&w->p, plan)},
+        {"MOMENTS", w->p.moments != NULL},
     };
     bool joins = w->p.activation || w->p.kind;
+    int left = w->p.moments ? 0 : joins ? 1 : 4; /* knobs that stay as they are */
     cup__kernel *kernel = cup__kernel_get(gpu, "wgmma.cu", "conv_sm90", knobs,
-                                          sizeof knobs / sizeof *knobs - (joins ? 0 : 3));
+                                          (int)(sizeof knobs / sizeof *knobs) - left);
     if (!kernel)
         return w->c->error.status;
     int64_t units = w->argument.all.units, most = multiprocessors / plan->cluster_m;
@@ -225,6 +228,12 @@ static cup_status no_plan(cup__call *call)
     return cup__call_fail(call, CUP_UNSUPPORTED, "no shape of tiles fits this convolution");
 }
 
+/* Whether one launch makes all of a result whose moments are wanted. */
+static bool measures(const cup__call *call, const cup__conv *v)
+{
+    return call->c->moments.wanted && call->op->kind == CUP__CONV_FORWARD && v->call.groups == 1;
+}
+
 /* `beside` says whether the launch before it was of this call, and of other results. */
 static cup_status run_class(cup__call *call, const cup__conv *v, int high, int wide, bool *beside)
 {
@@ -238,6 +247,7 @@ static cup_status run_class(cup__call *call, const cup__conv *v, int high, int w
     if (w.line[0].taps == 0 || w.line[1].taps == 0)
         return CUP_OK;
     fill_product(&w, v);
+    w.p.measuring = measures(call, v);
     w.bias_dtype = v->bias_dtype;
     if (cup__conv_is_scaled(call) || v->call.x_scale)
         fill_scaling(&w, v);
@@ -247,6 +257,8 @@ static cup_status run_class(cup__call *call, const cup__conv *v, int high, int w
     int parts, multiprocessors = cup__cuda_facts(cup__cuda_of(call->c->device))->multiprocessors;
     if (!choose_plan(call, &w, high * conv_classes(&v->call.side[1], v->call.back) + wide, &parts))
         return no_plan(call);
+    if (w.p.measuring)
+        w.p.moments = cup__wgmma_moments(call->c, &w.p, &w.plan);
     CUP_TRY(cup__conv_encode_image(&w, &w.a, w.plan.tile_m));
     CUP_TRY(cup__conv_encode_weight(&w));
     CUP_TRY(cup__conv_encode_results(&w));

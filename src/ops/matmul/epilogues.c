@@ -45,6 +45,7 @@ void cup__product_of(const cup__call *call, cup_tensor *const *in, cup__product 
     p->factor = e->scaled ? asked->factor : 1;
     p->activation = e->activation;
     p->saving = call->out_count > 1;
+    p->measuring = call->c->moments.wanted;
     p->adding = e->adding && (p->y_dtype == CUP_F32 || p->k > READ_K_MOST);
     p->kind = e->adding && !p->adding ? PRODUCT_ADD : e->kind;
     cup__product_point(call, in, p);

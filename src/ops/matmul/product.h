@@ -55,11 +55,13 @@ typedef struct cup__product {
     const void *other;   /* a matrix that lies as y does */
     void *a_sums;        /* takes the m sums of a along k, where a lies along m: wgmma; or NULL */
     void *pre;           /* as y, takes the value before the activation; or NULL */
+    float *moments;      /* takes those of y's columns, see tensor/moments.h: wgmma; or NULL */
     const cup__scaling *scaling; /* of a and b that are codes of 8 bits; or NULL */
     cup__groups groups;
     bool adding;         /* to what y has: rounded to its dtype before and after; wgmma only */
     bool summing;        /* whether `a_sums` is wanted, also while there is no memory for it yet */
     bool saving;         /* whether `pre` is wanted, also while there is no memory for it yet */
+    bool measuring;      /* whether `moments` are wanted, of whoever can make them */
 } cup__product;
 
 /* Describes op(a) op(b) -> y, which is row-major; leading dimensions are batches, broadcast. A

@@ -201,6 +201,8 @@ const char *cup__wgmma_plan_refuses(const cup__product *p, const cup__wgmma_plan
         return "its sums cannot be cut into parts";
     if (p->y_scale && plan->tile_n % 64)
         return "its columns are not whole lines of codes";
+    if (p->measuring && !cup__wgmma_measures(plan))
+        return "its sums leave no registers for moments";
     if (p->groups.kind && (w.parts > 1 || blocks > 1 || plan->tile_n % 64))
         return "groups are not cut into parts, nor shared by clusters, nor have they half panels";
     if (cup__wgmma_promotes(p) && (plan->tile_n % 64 || !sums_fit(plan)))
@@ -266,9 +268,10 @@ static cup__kernel *kernel_of(cup__cuda *gpu, const cup__product *p, const cup__
         {"Y_DIRECT", !store},
         {"STAGING_BUFFERS", cup__wgmma_staging(p, plan)},
         {"WATCHDOG", plan->watchdog},
+        {"MOMENTS", true},
     };
     return cup__kernel_get(gpu, "wgmma.cu", "matmul_sm90", knobs,
-                           sizeof knobs / sizeof *knobs);
+                           sizeof knobs / sizeof *knobs - !p->moments);
 }
 
 static void fill_call(wgmma_call *to, const cup__product *p, const cup__wgmma_operand *a,
@@ -290,6 +293,7 @@ static void fill_call(wgmma_call *to, const cup__product *p, const cup__wgmma_op
     }
     to->y_scale = p->y_scale;
     to->y_most = p->y_most;
+    to->moments = p->moments;
     to->factor = p->factor;
     to->y_row = p->y.row;
     to->m = (int)p->m;
@@ -410,6 +414,8 @@ static cup_status start(cup_context *c, launch *l)
 static cup_status again(cup__call *call, cup__memo *memo)
 {
     launch *l = memo->kept;
+    if (call->c->moments.wanted) /* which this launch does not make */
+        return memo->impl->run(call);
     cup__product p; /* of which only what lies where is looked at */
     p.kind = l->kind;
     p.a_sums = NULL;
@@ -438,13 +444,16 @@ cup_status cup__product_wgmma_kept(cup__call *call, const cup__product *p,
                                    const cup__wgmma_plan *plan)
 {
     launch made = {0}, *l = kept_of(call);
+    cup__product with = *p;
+    with.moments = cup__wgmma_moments(call->c, p, plan);
     /* Of what else a launch points at nothing says where it is the next time. */
-    bool keeps = call->memo && !p->scaling && !p->groups.kind && !p->dropping && !p->y_scale;
+    bool keeps = call->memo && !p->scaling && !p->groups.kind && !p->dropping && !p->y_scale &&
+                 !with.moments;
     made.plan = *plan;
     if (!keeps && call->memo && !l)
         cup__memo_keep(call->memo, &owner, &made, sizeof made);
     if (!keeps)
-        return cup__product_wgmma_by(call->c, p, plan);
+        return cup__product_wgmma_by(call->c, &with, plan);
     if (l && l->kernel && !memcmp(&l->plan, plan, sizeof *plan) && aim(l, p))
         return start(call->c, l);
     CUP_TRY(describe(call->c, p, plan, &made));

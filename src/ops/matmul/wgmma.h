@@ -67,6 +67,12 @@ const char *cup__product_wgmma_list_refuses(cup_context *c, const cup__product *
 cup_status cup__product_wgmma_list(cup_context *c, const cup__product *p, int count,
                                    const cup__wgmma_plan *plan);
 
+/* Memory for the moments of y's columns, which that kernel makes by some plans; NULL where nobody
+ * asked, or it does not (see tensor/moments.h). */
+float *cup__wgmma_moments(cup_context *c, const cup__product *p, const cup__wgmma_plan *plan);
+/* Whether registers have room for them beside the sums of a thread. */
+bool cup__wgmma_measures(const cup__wgmma_plan *plan);
+
 /* Why this plan cannot be used for the product; NULL when it can. */
 const char *cup__wgmma_plan_refuses(const cup__product *p, const cup__wgmma_plan *plan);
 

@@ -9,6 +9,7 @@
 #include "ops/matmul/wgmma.h"
 #include "ops/matmul/wgmma_maps.h"
 
+#define READ_RATE 4.2e6 /* bytes of memory in a microsecond */
 #define COUNT(array) (int)(sizeof(array) / sizeof *(array))
 
 /* What work in one shape of tiles costs, in microseconds. */
@@ -413,6 +414,8 @@ bool cup__product_choice(cup_context *c, const cup__product *p, cup__wgmma_plan 
     memset(plan, 0, sizeof *plan);
     double ours = cup__wgmma_choose(p, multiprocessors, plan);
     double others = cup__cublaslt_time(p, multiprocessors);
+    if (p->measuring && plan->parts == 1) /* y is not read for its moments */
+        ours -= (double)(p->m * p->n * cup_dtype_size(p->y_dtype)) / READ_RATE;
     if (p->m <= SHORT_ROWS && ours < SHORT_US && others + STARTED_US >= ours)
         return true;
     return others >= (p->m <= FEW ? MARGIN_FEW : MARGIN) * ours;

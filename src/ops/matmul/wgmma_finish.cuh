@@ -10,6 +10,7 @@
 #include "wgmma_codes.cuh"
 #include "wgmma_dropout.cuh"
 #include "wgmma_join.cuh"
+#include "wgmma_moments.cuh"
 #include "wgmma_other.cuh"
 
 #ifndef STAGING_BUFFERS /* of a warp */
@@ -176,7 +177,7 @@ DEVICE void put_elements(const wgmma_call &c, result *y, const unit &u, int row,
 template <outlet Outlet>
 DEVICE void put_rows(const wgmma_call &c, const tensor_map &map, const unit &u, const layout &at,
                      const crew &w, const float *sum, const float *bias, coder &code, int row,
-                     int j0, int *turn)
+                     int j0, int *turn, column_moments &own)
 {
     uint32_t buffer =
         at.staging + ((w.group * 4 + w.warp) * STAGING_BUFFERS + *turn) * STAGE_PIECE;
@@ -192,6 +193,9 @@ DEVICE void put_rows(const wgmma_call &c, const tensor_map &map, const unit &u, 
         completed<Outlet>(c, u, sum, bias, j0 + j, other, first, v);
         if (CODES)
             code.take(c, row + lane() / 4, v);
+#if MOMENTS
+        own.take(j, v);
+#endif
         stage(buffer, j, v);
     }
     if (STORE16 && !Y_DIRECT && !SPREAD) {
@@ -234,6 +238,18 @@ DEVICE void finish(const wgmma_call &c, const tensor_map &y, const tensor_map &p
                    const sums &sum)
 {
     int first = u.row + (PINGPONG ? 0 : w.group * ROWS) + 16 * w.warp;
+    column_moments own;
+#if MOMENTS
+#pragma unroll
+    for (int j = 0; j < COLUMNS; j += STAGE_COLUMNS) {
+#pragma unroll
+        for (int m = 0; m < BLOCKS_M; m++) {
+            own.block = m;
+            put_rows<TO_Y>(c, y, u, at, w, sum[m], bias, code, first + 64 * m, j, turn, own);
+        }
+        put_moments(c, u, at, w, j, own, *turn);
+    }
+#else
 #pragma unroll
     for (int m = 0; m < BLOCKS_M; m++)
 #pragma unroll
@@ -242,13 +258,14 @@ DEVICE void finish(const wgmma_call &c, const tensor_map &y, const tensor_map &p
             if (!is_mine(u, (m * COLUMNS + j) / STAGE_COLUMNS))
                 continue;
             if (HAS_PRE)
-                put_rows<TO_PRE>(c, pre, u, at, w, sum[m], bias, code, row, j, turn);
+                put_rows<TO_PRE>(c, pre, u, at, w, sum[m], bias, code, row, j, turn, own);
             if (HAS_PRE && SWIGLU)
-                put_rows<TO_PRE_SECOND>(c, pre, u, at, w, sum[m], bias, code, row, j, turn);
-            put_rows<TO_Y>(c, y, u, at, w, sum[m], bias, code, row, j, turn);
+                put_rows<TO_PRE_SECOND>(c, pre, u, at, w, sum[m], bias, code, row, j, turn, own);
+            put_rows<TO_Y>(c, y, u, at, w, sum[m], bias, code, row, j, turn, own);
             if (OTHER == PRODUCT_SWIGLU_GRAD)
-                put_rows<TO_Y_SECOND>(c, y, u, at, w, sum[m], bias, code, row, j, turn);
+                put_rows<TO_Y_SECOND>(c, y, u, at, w, sum[m], bias, code, row, j, turn, own);
         }
+#endif
 }
 
 #endif

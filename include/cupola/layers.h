@@ -492,6 +492,14 @@ CUP_API cup_tensor *cup_batchnorm_layer_call(const cup_batchnorm_layer *layer, c
 CUP_API cup_tensor *cup_batchnorm_layer_join(const cup_batchnorm_layer *layer, cup_tensor *x,
                                              cup_tensor *residual, bool relu);
 
+/* The layer behind a convolution, as cup_batchnorm_layer_join of what that makes of x: in training
+ * a GPU gathers the statistics while the convolution writes its result, of f16 and bf16 with whole
+ * lines of 128 places, so that it is read once. x lies as this layer takes it: [N,in,H,W], or with
+ * channels_last [N,H,W,in]. */
+CUP_API cup_tensor *cup_batchnorm_layer_behind(const cup_batchnorm_layer *layer,
+                                               const cup_conv2d_layer *conv, cup_tensor *x,
+                                               cup_tensor *residual, bool relu);
+
 /* For inference: the convolution as it is with this layer behind it out of training, whose running
  * statistics and weights become part of its weight and of a bias. Both are then tensors of the
  * caller, who frees them behind the last call; those of the list stay as they are. */

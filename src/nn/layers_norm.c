@@ -60,6 +60,14 @@ CUP_API cup_tensor *cup_batchnorm_layer_call(const cup_batchnorm_layer *layer, c
 CUP_API cup_tensor *cup_batchnorm_layer_join(const cup_batchnorm_layer *layer, cup_tensor *x,
                                              cup_tensor *residual, bool relu);
 
+/* The layer behind a convolution, as cup_batchnorm_layer_join of what that makes of x: in training
+ * a GPU gathers the statistics while the convolution writes its result, of f16 and bf16 with whole
+ * lines of 128 places, so that it is read once. x lies as this layer takes it: [N,in,H,W], or with
+ * channels_last [N,H,W,in]. */
+CUP_API cup_tensor *cup_batchnorm_layer_behind(const cup_batchnorm_layer *layer,
+                                               const cup_conv2d_layer *conv, cup_tensor *x,
+                                               cup_tensor *residual, bool relu);
+
 /* For inference: the convolution as it is with this layer behind it out of training, whose running
  * statistics and weights become part of its weight and of a bias. Both are then tensors of the
  * caller, who frees them behind the last call; those of the list stay as they are. */
@@ -83,6 +91,7 @@ CUP_API cup_tensor *cup_groupnorm_layer_call(const cup_groupnorm_layer *layer, c
 #include "cupola/ops.h"
 #include "nn/layers.h"
 #include "tensor/context.h"
+#include "tensor/moments.h"
 #include "tensor/tensor.h"
 
 #define EPSILON 1e-5
@@ -227,6 +236,41 @@ cup_tensor *cup_batchnorm_layer_join(const cup_batchnorm_layer *layer, cup_tenso
                          CUP_OPTIONS(cup_batchnorm_options, .train = train,
                                      .eps = layer->epsilon, .momentum = layer->momentum,
                                      .relu = relu, .residual = residual));
+}
+
+static bool is_product(const cup_conv2d_layer *l)
+{
+    const int64_t *p = l->padding, *size = l->weight->shape;
+    return size[2] * size[3] == 1 && l->stride[0] == 1 && l->stride[1] == 1 && l->groups == 1 &&
+           !(p[0] | p[1] | p[2] | p[3]) && l->activation == CUP_ACTIVATION_NONE;
+}
+
+/* Of [N,H,W,in]. A window of one place is a product of all places, whose gradient is added to
+ * another in place. */
+static cup_tensor *convolved(cup_context *c, const cup_conv2d_layer *l, cup_tensor *x)
+{
+    const int64_t first[] = {0, 3, 1, 2}, last[] = {0, 2, 3, 1};
+    if (is_product(l))
+        return cup_linear(c, x, cup_reshape(c, l->weight, 2, l->weight->shape), l->bias);
+    return cup_permute(c, cup_conv2d_layer_call(l, cup_permute(c, x, first, 4)), last, 4);
+}
+
+cup_tensor *cup_batchnorm_layer_behind(const cup_batchnorm_layer *layer,
+                                       const cup_conv2d_layer *conv, cup_tensor *x,
+                                       cup_tensor *residual, bool relu)
+{
+    cup_context *c = cup__layer_context((const cup_layer *)layer, x);
+    if (!c || !cup__layer_context((const cup_layer *)conv, x))
+        return NULL;
+    cup_parameters *list = layer->layer.parameters;
+    bool gathers = cup__parameters_is_training(list) && !cup__parameters_sharing(list);
+    if (gathers)
+        cup__moments_begin(c);
+    cup_tensor *y = layer->axis < 0 ? convolved(c, conv, x) : cup_conv2d_layer_call(conv, x);
+    c->moments.wanted = false;
+    y = cup_batchnorm_layer_join(layer, y, residual, relu);
+    cup__moments_end(c);
+    return y;
 }
 
 cup_status cup_groupnorm_layer_new(cup_groupnorm_layer *layer, cup_parameters *list,

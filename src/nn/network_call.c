@@ -178,11 +178,15 @@ static cup_activation activation_of(int kind)
 
 /* How many steps behind a step are computed with it; `added` is where the end of a residual is
  * among them. */
-static int joined_steps(const cup_network *n, int at, bool *added)
+static int joined_steps(const cup_network *n, int at, const cup_tensor *x, bool *added)
 {
     const cup__network_step *s = &n->steps[at];
     int left = n->count - at - 1;
     *added = false;
+    if (s->kind == CUP__STEP_CONV && !s->folded)
+        return left > 0 && s[1].kind == CUP__STEP_BATCHNORM && !is_patches(s, x)
+                   ? 1 + joined_steps(n, at + 1, x, added)
+                   : 0;
     if (s->kind == CUP__STEP_BATCHNORM || s->folded) {
         *added = left > 0 && s[1].kind == CUP__STEP_END;
         int next = left > *added ? s[1 + *added].kind : CUP__STEP_END;
@@ -213,6 +217,9 @@ static cup_tensor *call_joined(cup_context *c, const cup__network_step *s, int j
         return scaled_linear(c, s, x, residual);
     if (s->folded)
         return conv_joined(c, s, activation_of(s[joined].kind), x, residual);
+    if (s->kind == CUP__STEP_CONV)
+        return cup_batchnorm_layer_behind(&s[1].as.batchnorm, &s->as.conv, x, residual,
+                                          s[joined].kind == CUP__STEP_RELU);
     return cup_batchnorm_layer_join(&s->as.batchnorm, x, residual,
                                     s[joined].kind == CUP__STEP_RELU);
 }
@@ -241,7 +248,7 @@ cup_tensor *cup_network_call(const cup_network *network, cup_tensor *x)
     for (int i = 0; i < network->count && x; i++) {
         const cup__network_step *s = &network->steps[i];
         bool added;
-        int joined = joined_steps(network, i, &added);
+        int joined = joined_steps(network, i, x, &added);
         if (joined) {
             x = call_joined(c, s, joined, x, added ? kept[--depth] : NULL);
             i += joined;

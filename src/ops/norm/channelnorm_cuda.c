@@ -5,11 +5,14 @@
 #include "dispatch/attributes.h"
 #include "ops/norm/channelnorm_cuda.h"
 #include "dispatch/rows.h"
+#include "tensor/moments.h"
 
 #define BLOCK 256
 #define PIECES 4       /* vectors on the way to a thread */
 #define ROUNDS 2       /* times as many are one part of a plane */
 #define BLOCKS_EACH 4  /* of columns, for each multiprocessor */
+#define MERGED 64      /* lines at most that are made of those of a product, */
+#define MERGED_WIDTH 64 /* by blocks of so many columns */
 #define KNOBS 10
 #define VEC_KNOB 3
 
@@ -155,12 +158,12 @@ static cup__kernel *kernel_of(const work *w, const char *entry)
     return cup__kernel_get(w->gpu, "channelnorm.cu", entry, w->knobs, KNOBS);
 }
 
-static cup__kernel *finish_of(const work *w, bool back)
+static cup__kernel *finish_of(const work *w, bool back, const char *entry)
 {
     const cup__knob knobs[] = {{"CUP_T", w->x->dtype}, {"PARAM", w->param},
                                {"RESULT", w->result},  {"BACK", back},
                                {"THREADS", BLOCK},     {"SIDE", w->side}};
-    return cup__kernel_get(w->gpu, "channelnorm_finish.cu", "channel_finish", knobs, 6);
+    return cup__kernel_get(w->gpu, "channelnorm_finish.cu", entry, knobs, 6);
 }
 
 static cup__grid grid_of(const work *w)
@@ -210,17 +213,38 @@ static cup_status launch_mask(work *w)
                        CUP__ARG(w->mask->data));
 }
 
-static cup_status launch_forward(work *w, const cup__channelnorm *n, void *mean, void *rstd)
+/* Moments that the product before has left become partial sums of `call`. */
+static cup_status launch_merge(work *w, const cup__moments *m, channels_call *call)
 {
-    cup__kernel *kernel = finish_of(w, false);
+    cup__kernel *kernel = finish_of(w, false, "channel_merge");
     if (!kernel)
         return w->x->context->error.status;
-    if (!n->constant)
+    unsigned lines = (unsigned)m->lines->shape[0], rows = (unsigned)m->line;
+    int64_t most = smaller(w->call.lines, MERGED), each = divide_up(lines, most);
+    call->line = (unsigned)each * rows;
+    call->lines = (unsigned)divide_up(lines, each);
+    cup__grid grid = {.x = divide_up(w->at.channels, MERGED_WIDTH), .y = call->lines,
+                      .threads = BLOCK, .dependent = true};
+    return cup__launch(w->gpu, kernel, grid, CUP__ARG(*call), CUP__ARG(m->lines->data),
+                       CUP__ARG(lines), CUP__ARG(rows), CUP__ARG(w->partial->data));
+}
+
+static cup_status launch_forward(work *w, const cup__channelnorm *n, void *mean, void *rstd)
+{
+    bool columns = w->columns && n->batch && !n->constant;
+    const cup__moments *m = columns ? cup__moments_of(n->x, w->at.channels) : NULL;
+    channels_call made = w->call;
+    if (m)
+        CUP_TRY(launch_merge(w, m, &made));
+    else if (!n->constant)
         CUP_TRY(launch_sums(w, mean, rstd));
+    cup__kernel *kernel = finish_of(w, false, "channel_finish");
+    if (!kernel)
+        return w->x->context->error.status;
     cup__grid grid = {.x = divide_up(w->at.instances * w->at.groups, w->side), .threads = BLOCK,
                       .dependent = !n->constant};
     void *running_mean = cup__data_of(n->running_mean), *running_var = cup__data_of(n->running_var);
-    CUP_TRY(cup__launch(w->gpu, kernel, grid, CUP__ARG(w->call), CUP__ARG(w->partial->data),
+    CUP_TRY(cup__launch(w->gpu, kernel, grid, CUP__ARG(made), CUP__ARG(w->partial->data),
                         CUP__ARG(mean), CUP__ARG(rstd), CUP__ARG(running_mean),
                         CUP__ARG(running_var)));
     CUP_TRY(launch_apply(w, mean, rstd, cup__data_of(w->beta)));
@@ -261,7 +285,7 @@ cup_status cup__channelnorm_cuda(cup__call *call)
 
 static cup_status launch_finish_back(work *w, const cup__channelnorm_back *b, void *means_of)
 {
-    cup__kernel *kernel = finish_of(w, true);
+    cup__kernel *kernel = finish_of(w, true, "channel_finish");
     if (!kernel)
         return w->x->context->error.status;
     void *gamma = cup__data_of(w->gamma), *dgamma = cup__data_of(b->dgamma);

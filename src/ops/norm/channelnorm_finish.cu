@@ -1,6 +1,6 @@
 /* Makes the statistics of batchnorm and groupnorm, or with BACK the sums their gradients need, of
  * the partial sums of channelnorm.cu. A block makes SIDE neighbours, each by THREADS / SIDE
- * threads. */
+ * threads. And makes such partial sums of more of them, which a product has left. */
 #include "channels.cuh"
 #include "hopper.cuh"
 
@@ -80,6 +80,41 @@ channel_finish(const __grid_constant__ channels_call c, const pair *partial, con
 }
 
 #else
+
+#define WIDTH 64 /* columns of a block of the kernel below */
+
+/* Lines of moments of `rows` rows of columns become fewer, of c.line rows. Grid: x counts columns,
+ * y the lines that are made. */
+extern "C" __global__ void __launch_bounds__(THREADS)
+channel_merge(const __grid_constant__ channels_call c, const pair *from, unsigned lines,
+              unsigned rows, pair *partial)
+{
+    __shared__ moments shared[THREADS / 32][WIDTH];
+    unsigned each = c.line / rows, first = blockIdx.y * each, at = threadIdx.x % 32;
+    unsigned end = min(first + each, lines), warp = threadIdx.x / 32, column = blockIdx.x * WIDTH;
+    moments m[2] = {};
+    let_next_kernel_start();
+    wait_for_previous_kernel();
+#pragma unroll 4
+    for (unsigned line = first + warp; line < end; line += THREADS / 32)
+#pragma unroll
+        for (int i = 0; i < 2; i++)
+            if (column + at + 32 * i < c.channels) {
+                pair p = from[(int64_t)line * c.channels + column + at + 32 * i];
+                m[i] = merge_moments()(m[i], moments{(real)rows, p.a, p.b});
+            }
+    shared[warp][at] = m[0];
+    shared[warp][at + 32] = m[1];
+    __syncthreads();
+    column += threadIdx.x;
+    if (threadIdx.x >= WIDTH || column >= c.channels)
+        return;
+    moments all = shared[0][threadIdx.x];
+#pragma unroll
+    for (int i = 1; i < THREADS / 32; i++)
+        all = merge_moments()(all, shared[i][threadIdx.x]);
+    partial[blockIdx.y * c.channels + column] = {all.mean, all.squares};
+}
 
 extern "C" __global__ void __launch_bounds__(THREADS)
 channel_finish(const __grid_constant__ channels_call c, const pair *partial, real *mean, real *rstd,

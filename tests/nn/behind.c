@@ -154,7 +154,6 @@ typedef struct image_case {
 static const image_case cases[] = {
     {4, 16, 64, 256, 1, 1, true},   {2, 56, 256, 64, 1, 1, true},  {8, 16, 512, 1024, 1, 1, true},
     {32, 14, 1024, 256, 1, 1, true}, {32, 14, 256, 1024, 1, 1, true},
-    {64, 14, 512, 2048, 1, 1, true},
     {128, 7, 512, 2048, 1, 1, true}, {4, 56, 64, 64, 3, 1, true},  {8, 28, 128, 128, 3, 1, true},
     {64, 14, 256, 256, 3, 1, true}, {128, 7, 512, 512, 3, 1, true}, {16, 28, 256, 512, 1, 2, false},
     {32, 28, 256, 520, 3, 2, false}, {8, 64, 3, 64, 7, 2, false},  {3, 9, 64, 128, 3, 1, false},
@@ -194,57 +193,62 @@ static tensors convolve(cup_context *c, const image_case *k, cup_dtype dtype, bo
     return t;
 }
 
-/* Mean and squared distances of rows of a column, in double. */
-static void measure(const double *y, int64_t rows, int64_t columns, int64_t column, double *out)
+/* Means of the columns of some rows, and behind them squared distances from these, in double. */
+static double *measured(const double *y, int64_t rows, int64_t columns)
 {
-    double sum = 0, squares = 0;
+    double *means = calloc((size_t)(2 * columns), sizeof *means), *squares = means + columns;
+    EXPECT(means);
+    for (int64_t i = 0; i < rows * columns; i++)
+        means[i % columns] += y[i];
+    for (int64_t j = 0; j < columns; j++)
+        means[j] /= (double)rows;
     for (int64_t i = 0; i < rows; i++)
-        sum += y[i * columns + column];
-    for (int64_t i = 0; i < rows; i++)
-        squares += pow(y[i * columns + column] - sum / (double)rows, 2);
-    out[0] = sum / (double)rows;
-    out[1] = squares;
+        for (int64_t j = 0; j < columns; j++) {
+            double apart = y[i * columns + j] - means[j];
+            squares[j] += apart * apart;
+        }
+    return means;
 }
 
 static void expect_lines(const cup__moments *m, const double *y, const image_case *k)
 {
-    double *lines = numbers(m->lines);
+    double *lines = numbers(m->lines), count = (double)m->line;
     int64_t columns = m->lines->shape[1];
-    for (int64_t i = 0; i < m->lines->shape[0]; i++)
+    for (int64_t i = 0; i < m->lines->shape[0]; i++) {
+        double *want = measured(y + i * m->line * columns, m->line, columns);
         for (int64_t j = 0; j < columns; j++) {
-            double want[2], *got = lines + 2 * (i * columns + j), count = (double)m->line;
-            measure(y + i * m->line * columns, m->line, columns, j, want);
-            double most = fabs(want[0]) + sqrt(want[1] / count);
-            if (fabs(got[0] - want[0]) > 1e-6 * most ||
-                fabs(got[1] - want[1]) > 1e-5 * want[1] + count * pow(3e-7 * most, 2))
+            double *got = lines + 2 * (i * columns + j), squares = want[columns + j];
+            double most = fabs(want[j]) + sqrt(squares / count), least = 3e-7 * most;
+            if (fabs(got[0] - want[j]) > 1e-6 * most ||
+                fabs(got[1] - squares) > 1e-5 * squares + count * least * least)
                 test_fail(__FILE__, __LINE__,
                           "%lld channels to %lld: line %lld, column %lld is %g %g for %g %g",
                           (long long)k->channels, (long long)k->results, (long long)i,
-                          (long long)j, got[0], got[1], want[0], want[1]);
+                          (long long)j, got[0], got[1], want[j], squares);
         }
+        free(want);
+    }
     free(lines);
 }
 
 /* Batchnorm with a momentum of 1, of which the running statistics are those of the batch. */
-static void expect_statistics(cup_context *c, cup_tensor *y, const double *numbers_of_y,
-                              cup_tensor **out)
+static cup_tensor *expect_statistics(cup_context *c, cup_tensor *y, const double *want)
 {
-    int64_t columns = y->shape[3], rows = y->count / columns;
+    int64_t columns = y->shape[3];
+    double rows = (double)(y->count / columns);
     cup_tensor *mean = cup_full(c, CUP_F32, 1, &columns, 0), *var = cup_copy(c, mean);
-    *out = cup_batchnorm(c, y, NULL, NULL, mean, var, -1,
-                         CUP_OPTIONS(cup_batchnorm_options, .train = true, .eps = 1e-12,
-                                     .momentum = 1));
+    cup_tensor *out = cup_batchnorm(c, y, NULL, NULL, mean, var, -1,
+                                    CUP_OPTIONS(cup_batchnorm_options, .train = true,
+                                                .eps = 1e-12, .momentum = 1));
     double *means = numbers(mean), *vars = numbers(var);
     for (int64_t j = 0; j < columns; j++) {
-        double want[2];
-        measure(numbers_of_y, rows, columns, j, want);
-        double most = fabs(want[0]) + sqrt(want[1] / (double)rows);
-        EXPECT_NEAR(means[j], want[0], 1e-6 * most);
-        EXPECT_NEAR(vars[j], want[1] / (double)(rows - 1),
-                    2e-5 * want[1] / (double)(rows - 1) + pow(1e-6 * most, 2));
+        double variance = want[columns + j] / (rows - 1), most = fabs(want[j]) + sqrt(variance);
+        EXPECT_NEAR(means[j], want[j], 3e-6 * most);
+        EXPECT_NEAR(vars[j], variance, 5e-5 * variance + 1e-11 * most * most);
     }
     free(means);
     free(vars);
+    return out;
 }
 
 static void check_case(cup_context *c, const image_case *k, cup_dtype dtype, bool biased,
@@ -253,25 +257,28 @@ static void check_case(cup_context *c, const image_case *k, cup_dtype dtype, boo
     cup_scope_open(c);
     tensors t = convolve(c, k, dtype, biased, mean);
     const cup__moments *m = cup__moments_of(t.y, k->results);
-    double *y = numbers(t.y);
-    cup_tensor *by_moments, *by_reading;
+    double *y = numbers(t.y), *want = measured(y, t.y->count / t.y->shape[3], t.y->shape[3]);
     if (k->leaves && !m)
         test_fail(__FILE__, __LINE__, "%lld channels to %lld leave no moments",
                   (long long)k->channels, (long long)k->results);
     if (m)
         expect_lines(m, y, k);
-    expect_statistics(c, t.y, y, &by_moments);
+    cup_tensor *by_moments = expect_statistics(c, t.y, want);
     cup__moments_end(c);
-    expect_statistics(c, t.y, y, &by_reading);
+    cup_tensor *by_reading = expect_statistics(c, t.y, want);
     expect_near(by_moments, by_reading, dtype == CUP_BF16 ? 0x1p-7 : 0x1p-10);
     free(y);
+    free(want);
     cup_scope_close(c);
 }
 
-/* Twice, as what is remembered of a call must not be of another. */
+/* Twice, as what is remembered of a call must not be of another; and by the kernel that leaves them
+ * where a library would be faster, too. */
 TEST_LIMITED(gpu_moments_are_those_of_the_result, 120)
 {
+    setenv("CUP_IMPL", "linear=wgmma", 1);
     cup_context *c = device("cuda");
+    unsetenv("CUP_IMPL");
     if (cup__cuda_facts(cup__cuda_of(c->device))->major != 9)
         test_skip("only Hopper leaves moments");
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)

@@ -30,6 +30,11 @@ double cup__smallest(cup_dtype dtype)
     return smallest[dtype];
 }
 
+double cup__most(cup_dtype dtype)
+{
+    return most[dtype];
+}
+
 static double value_at(const cup_tensor *t, int64_t i)
 {
     return cup__load(t, t->contiguous ? i : cup__offset_of(t, i));

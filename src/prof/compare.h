@@ -11,8 +11,9 @@ bool cup__on_host(cup_tensor *t, cup_tensor *host, void **memory);
 /* The distance of 1 from the next number. */
 double cup__epsilon(cup_dtype dtype);
 
-/* The smallest number above 0. */
+/* The smallest number above 0, and the smallest size that rounds to infinity. */
 double cup__smallest(cup_dtype dtype);
+double cup__most(cup_dtype dtype);
 
 /* The largest difference in units of the epsilon of what was got, relative to the size of the
  * element and of the whole, of which the part `slack` is forgiven. `note` says where it is, when

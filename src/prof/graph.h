@@ -27,6 +27,9 @@ typedef struct cup__graph {
  * NULL for other nodes. They belong to the scope that is open. */
 typedef struct cup__graph_run {
     cup_tensor *value[CUP__GRAPH_NODES], *gradient[CUP__GRAPH_NODES];
+    /* In double and without noise: a value or a gradient on the way is infinite in `dtype`, so that
+     * there what follows may be anything, as infinity less infinity. */
+    bool overflows;
 } cup__graph_run;
 
 /* Draws graph `number` of a seed: 3 to 12 ops. */

@@ -18,6 +18,7 @@ typedef struct execution {
     cup_dtype dtype, hold;
     int noise;
     cup_tensor *value[CUP__GRAPH_NODES], *base[CUP__GRAPH_NODES];
+    cup_tensor *probe[CUP__GRAPH_NODES]; /* zeros that are added, for the gradient of the value */
 } execution;
 
 /* Numbers of [-1, 1) times `scale`, plus `shift`, rounded to the dtype. */
@@ -367,16 +368,48 @@ static cup_tensor *make(execution *e, int i)
     return moved(e, i, 0, t);
 }
 
+static bool is_in_double(const execution *e)
+{
+    return !e->noise && e->hold == CUP_F64 && e->dtype != CUP_F64;
+}
+
+static cup_tensor *probed(execution *e, int i, cup_tensor *t)
+{
+    if (!t || !is_in_double(e) || !e->g->node[i].kind || e->g->node[i].gone)
+        return t;
+    e->probe[i] = cup_require_grad(numbers(e, &e->g->node[i], 0, 0, 0, CUP_F64));
+    return cup_add(e->c, t, e->probe[i]);
+}
+
+static bool is_too_large(const cup_tensor *t, cup_dtype dtype)
+{
+    for (int64_t i = 0; t && i < t->count; i++) {
+        double size = fabs(cup__load(t, cup__offset_of(t, i)));
+        if (isfinite(size) && size >= cup__most(dtype))
+            return true;
+    }
+    return false;
+}
+
+static bool overflows(const execution *e)
+{
+    for (int i = 0; is_in_double(e) && i < e->g->count; i++)
+        if (is_too_large(e->value[i], e->dtype) ||
+            (e->probe[i] && is_too_large(cup_grad(e->probe[i]), e->dtype)))
+            return true;
+    return false;
+}
+
 cup_status cup__graph_execute(const cup__graph *g, cup_context *c, cup_dtype dtype, cup_dtype hold,
                               int noise, cup__graph_run *out)
 {
     execution e = {.g = g, .c = c, .dtype = dtype, .hold = hold, .noise = noise};
     cup_tensor *loss = NULL;
-    *out = (cup__graph_run){{NULL}, {NULL}};
+    *out = (cup__graph_run){{NULL}, {NULL}, false};
     for (int i = 0; i < g->count; i++) {
         if (!g->node[i].gone && !cup__graph_is_needed(g, i))
             continue;
-        e.value[i] = make(&e, i);
+        e.value[i] = probed(&e, i, make(&e, i));
         if (!e.value[i])
             return c->error.status;
         if (!cup__graph_is_end(g, i))
@@ -390,5 +423,6 @@ cup_status cup__graph_execute(const cup__graph *g, cup_context *c, cup_dtype dty
         return c->error.status;
     for (int i = 0; i < g->count; i++)
         out->gradient[i] = e.base[i] ? cup_grad(e.base[i]) : NULL;
+    out->overflows = overflows(&e);
     return c->device->calls->synchronize(c->device);
 }

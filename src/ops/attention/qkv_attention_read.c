@@ -307,8 +307,8 @@ static const cup__sample samples[] = {
     {"2x1x240 2x1x70x80 2x1x70x80 2",
      WITH(.heads = 1, .rope_base = 1e4, .rope_factor = 3, .rope_original = 20,
           .rope_dynamic = true)},
-    {"67x1x384 67x2x50x64 67x2x50x64 67",
-     WITH(.heads = 2, .rope_base = 1e4, .rope_factor = 8, .rope_original = 9,
+    {"67x1x384 67x2x12x64 67x2x12x64 67",
+     WITH(.heads = 2, .rope_base = 1e4, .rope_factor = 8, .rope_original = 5,
           .rope_dynamic = true)},
     {NULL, NULL}};
 static const cup__sample bench[] = {

@@ -17,6 +17,7 @@
 
 #define WARM 16
 #define MOST 4096
+#define LEAST (WARM + 8) /* steps, of which those behind the first ones are timed */
 
 typedef struct shape {
     const char *name;
@@ -192,9 +193,9 @@ int main(int argc, char **argv)
     cup_launched_look(NULL, &w.run);
     bool known = (argc <= 5 || cup_recompute_policy_find(argv[5], &w.policy)) &&
                  (argc <= 7 || find_way(argv[7], &w.way));
-    if (w.batch < 0 || w.steps < 1 || w.steps > MOST || w.logits < 0 || !known) {
-        fprintf(stderr, "gpt_steps: batches are from 1 and steps from 1 to %d; policies are none, "
-                        "norms and block; ways are copies, zero3 and parts\n", MOST);
+    if (w.batch < 0 || w.steps < LEAST || w.steps > MOST || w.logits < 0 || !known) {
+        fprintf(stderr, "gpt_steps: batches are from 1 and steps from %d to %d; policies are none, "
+                        "norms and block; ways are copies, zero3 and parts\n", LEAST, MOST);
         return 2;
     }
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)

@@ -10,8 +10,9 @@ static const char command[] =
     "'info --json') echo '\"gpus\": ['\n"
     "  echo '{\"index\": 0, \"name\": \"Card A\", \"usable\": true},'\n"
     "  echo '{\"index\": 1, \"name\": \"Card B\", \"usable\": true}'; echo '\"libraries\"' ;;\n"
-    "'check --help') echo '  --random N   x'; echo '  --graphs N   x' ;;\n"
+    "'check --help') printf '  %s N   x\\n' --random --graphs --precision ;;\n"
     "check*) case \"$*\" in\n"
+    "  *'--precision high'*) echo '3 calls, 1 failed, on x'; exit 1 ;;\n"
     "  *random*) echo '7 calls, 2 failed, on x'; exit 1 ;;\n"
     "  *graphs*) kill -9 $$ ;;\n"
     "  *) echo '50 calls, 0 failed, on x, in 3 s' ;; esac ;;\n"
@@ -52,13 +53,13 @@ TEST(gpu_script_goes_on_after_what_fails_and_counts_it)
     const char *folder = begin(failing);
     EXPECT_INT(test_command(out, sizeof out, "GOALS=x DEVICE=cuda:1 SEED=5 tools/gpu %s", folder),
                1);
-    EXPECT_CONTAINS(out, "\n107 calls, 2 wrong; tests: 12 passed, 3 failed; 1 parts broken off;");
+    EXPECT_CONTAINS(out, "\n110 calls, 3 wrong; tests: 12 passed, 3 failed; 1 parts broken off;");
     EXPECT_CONTAINS(out, "\ngraphs: FAILED with 137");
     EXPECT_INT(test_command(out, sizeof out, "cut -f 4,6- \"$RECORDS\""), 0);
     EXPECT_TEXT(out, "card\tcalls\twrong\tpassed\tfailed\tbroken\tseed\tbehind\n"
-                     "Card B\t107\t2\t12\t3\t1\t5\t2\n");
+                     "Card B\t110\t3\t12\t3\t1\t5\t2\n");
     EXPECT_INT(test_command(out, sizeof out, "tools/lint"), 0);
-    EXPECT_CONTAINS(out, "of this src/ 2 calls were wrong, 3 tests failed and 1 parts broke off");
+    EXPECT_CONTAINS(out, "of this src/ 3 calls were wrong, 3 tests failed and 1 parts broke off");
 }
 
 TEST(gpu_script_with_words_writes_no_line)
@@ -103,7 +104,7 @@ TEST(gpu_script_ends_in_the_time_that_it_has)
     EXPECT_CONTAINS(out, "which is all it had");
     EXPECT_CONTAINS(out, "tests: 1 passed, 0 failed; 2 parts broken off;");
     EXPECT_INT(test_command(out, sizeof out, "tail -n 1 \"$RECORDS\" | cut -f 6-10"), 0);
-    EXPECT_TEXT(out, "107\t2\t1\t0\t2\n");
+    EXPECT_TEXT(out, "110\t3\t1\t0\t2\n");
 }
 
 TEST(lint_says_that_another_tree_was_checked)

@@ -218,7 +218,7 @@ static const char *const null_is_fine[] = {
     "cup_tensors_at",   "cup_tensors_find", "cup_decoder_end",   "cup_tokenizer_token",
     "cup_decoder_add",  "cup_parameters_find", "cup_parameters_comm", "cup_data_set",
     "cup_parameters_ring_comm", "cup_parameters_experts_comm", "cup_parameters_documents",
-    "cup_trainer_policy_text",
+    "cup_trainer_policy_text", "cup_generator_uncaptured",
     "cup_stream_handle", NULL};
 
 TEST(bad_calls_of_something_and_nothing)

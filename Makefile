@@ -219,7 +219,8 @@ ASAN_K := $(foreach o,$(OPS),-op_$o -gradient_$o) \
     -parallel_texts_in_parts_beside -parallel_texts_in_parts_drop -parallel_parts_drop \
     -parallel_stages_drop -parallel_stages_are_copied -parallel_chunks_are_copied \
     -parallel_checkpoints -parallel_adapters -parallel_stages_that -parallel_policies \
-    -parallel_evaluations -saved_weights_begin_runs_of_experts -backward_passes_what \
+    -parallel_evaluations -parallel_weights_beside -saved_weights_begin_runs_of_experts \
+    -backward_passes_what -run_script_says \
     -stages_take_less -stages_of_a_programs -graph_random_ones -fp8_learns -loss_scale_lets -empty_ \
     -expr_calls_agree -gpt_experts_have_the_slopes -products_of_f32 -convolutions_of_f32 \
     -accuracy_at_the_timed_shape \

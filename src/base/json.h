@@ -72,7 +72,7 @@ cup_status cup__json_get_string(cup__error *error, const cup__json *json,
 /* The value of a number. */
 double cup__json_number(const cup__json_node *node);
 
-/* The node as a whole number; false when it is none or out of range. */
+/* The node as a whole number; false when it is none, or not there (NULL), or out of range. */
 bool cup__json_integer(const cup__json_node *node, int64_t *out);
 
 /* Writes a document piece by piece into `text`; ask text.failed at the end. Values of an object

@@ -36,7 +36,7 @@ double cup__json_number(const cup__json_node *node)
 
 bool cup__json_integer(const cup__json_node *node, int64_t *out)
 {
-    if (node->kind != CUP__JSON_NUMBER || !node->is_integer ||
+    if (!node || node->kind != CUP__JSON_NUMBER || !node->is_integer ||
         node->magnitude > (uint64_t)INT64_MAX + node->is_negative)
         return false;
     *out = (int64_t)(node->is_negative ? 0 - node->magnitude : node->magnitude);

@@ -434,6 +434,7 @@ TEST(tokenizer_json_that_asks_for_more_is_refused)
         {"\"BPE\"", "\"BPE\",\"end_of_word_suffix\":\"</w>\"", "parts of words are marked",
          CUP_UNSUPPORTED},
         {"\"BPE\"", "\"BPE\",\"end_of_word_suffix\":\"\"", "", CUP_OK},
+        {"\"id\":259,", "", "must have a content and an id", CUP_FORMAT},
     };
     cup_context *c = begin();
     put(LEVEL("true"), "");

@@ -220,6 +220,11 @@ CUP_API cup_tensor *cup_conv2d_layer_call(const cup_conv2d_layer *layer, cup_ten
 CUP_API cup_tensor *cup_conv2d_layer_join(const cup_conv2d_layer *layer, cup_tensor *x,
                                           cup_tensor *residual);
 
+/* The same of images whose channels lie last: x is [N,H,W,in], the result [N,H,W,out], and so the
+ * residual. */
+CUP_API cup_tensor *cup_conv2d_layer_last(const cup_conv2d_layer *layer, cup_tensor *x,
+                                          cup_tensor *residual);
+
 /* cup_conv2d_layer along one side, of x [N,in,L], and along three, of x [N,in,D,H,W]: all as there,
  * see cup_conv1d and cup_conv3d. A kernel of the latter is one size, or depth, height and width;
  * stride, dilation and padding are one number, one for each side, or padding two for each. */

@@ -34,6 +34,11 @@ CUP_API cup_tensor *cup_conv2d_layer_call(const cup_conv2d_layer *layer, cup_ten
 /* With a residual of the shape of the result, which is added before the activation; or NULL. */
 CUP_API cup_tensor *cup_conv2d_layer_join(const cup_conv2d_layer *layer, cup_tensor *x,
                                           cup_tensor *residual);
+
+/* The same of images whose channels lie last: x is [N,H,W,in], the result [N,H,W,out], and so the
+ * residual. */
+CUP_API cup_tensor *cup_conv2d_layer_last(const cup_conv2d_layer *layer, cup_tensor *x,
+                                          cup_tensor *residual);
 #endif
 #include <string.h>
 
@@ -146,4 +151,27 @@ cup_tensor *cup_conv2d_layer_join(const cup_conv2d_layer *layer, cup_tensor *x,
                                   .same = layer->same, .dilation = {layer->dilation, 2},
                                   .groups = layer->groups, .padding_mode = layer->padding_mode,
                                   .residual = residual, .activation = layer->activation));
+}
+
+static bool is_product(const cup_conv2d_layer *l)
+{
+    const int64_t *p = l->padding, *size = l->weight->shape;
+    return size[2] * size[3] == 1 && l->stride[0] == 1 && l->stride[1] == 1 && l->groups == 1 &&
+           !(p[0] | p[1] | p[2] | p[3]) && l->activation == CUP_ACTIVATION_NONE;
+}
+
+/* A window of one place is a product of all places, whose gradient is added to another in place. */
+cup_tensor *cup_conv2d_layer_last(const cup_conv2d_layer *layer, cup_tensor *x,
+                                  cup_tensor *residual)
+{
+    const int64_t first[] = {0, 3, 1, 2}, last[] = {0, 2, 3, 1};
+    cup_context *c = cup__layer_context((const cup_layer *)layer, x);
+    if (!c)
+        return NULL;
+    if (!residual && is_product(layer))
+        return cup_linear(c, x, cup_reshape(c, layer->weight, 2, layer->weight->shape),
+                          layer->bias);
+    residual = residual ? cup_permute(c, residual, first, 4) : NULL;
+    x = cup_conv2d_layer_join(layer, cup_permute(c, x, first, 4), residual);
+    return cup_permute(c, x, last, 4);
 }

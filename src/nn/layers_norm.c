@@ -238,23 +238,6 @@ cup_tensor *cup_batchnorm_layer_join(const cup_batchnorm_layer *layer, cup_tenso
                                      .relu = relu, .residual = residual));
 }
 
-static bool is_product(const cup_conv2d_layer *l)
-{
-    const int64_t *p = l->padding, *size = l->weight->shape;
-    return size[2] * size[3] == 1 && l->stride[0] == 1 && l->stride[1] == 1 && l->groups == 1 &&
-           !(p[0] | p[1] | p[2] | p[3]) && l->activation == CUP_ACTIVATION_NONE;
-}
-
-/* Of [N,H,W,in]. A window of one place is a product of all places, whose gradient is added to
- * another in place. */
-static cup_tensor *convolved(cup_context *c, const cup_conv2d_layer *l, cup_tensor *x)
-{
-    const int64_t first[] = {0, 3, 1, 2}, last[] = {0, 2, 3, 1};
-    if (is_product(l))
-        return cup_linear(c, x, cup_reshape(c, l->weight, 2, l->weight->shape), l->bias);
-    return cup_permute(c, cup_conv2d_layer_call(l, cup_permute(c, x, first, 4)), last, 4);
-}
-
 cup_tensor *cup_batchnorm_layer_behind(const cup_batchnorm_layer *layer,
                                        const cup_conv2d_layer *conv, cup_tensor *x,
                                        cup_tensor *residual, bool relu)
@@ -266,8 +249,9 @@ cup_tensor *cup_batchnorm_layer_behind(const cup_batchnorm_layer *layer,
     bool gathers = cup__parameters_is_training(list) && !cup__parameters_sharing(list);
     if (gathers)
         cup__moments_begin(c);
-    cup_tensor *y = layer->axis < 0 ? convolved(c, conv, x) : cup_conv2d_layer_call(conv, x);
-    c->moments.wanted = false;
+    cup_tensor *y =
+        layer->axis < 0 ? cup_conv2d_layer_last(conv, x, NULL) : cup_conv2d_layer_call(conv, x);
+    cup__moments_made(c);
     y = cup_batchnorm_layer_join(layer, y, residual, relu);
     cup__moments_end(c);
     return y;

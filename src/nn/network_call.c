@@ -2,14 +2,6 @@
 #include "cupola/ops.h"
 #include "nn/network.h"
 
-/* A window of one place is a product of all places, whose gradient is added to another in place. */
-static cup_tensor *conv_places(cup_context *c, const cup__network_step *s, cup_tensor *x)
-{
-    const cup_conv2d_layer *l = &s->as.conv;
-    const int64_t shape[] = {cup_tensor_size(l->weight, 0), cup_tensor_size(l->weight, 1)};
-    return cup_linear(c, x, cup_reshape(c, l->weight, 2, shape), l->bias);
-}
-
 #define FEW_CHANNELS 8
 
 /* Whether windows stand side by side over all of images of a few channels, of which kernels for
@@ -39,25 +31,16 @@ static cup_tensor *conv_patches(cup_context *c, const cup__network_step *s, cup_
 
 static cup_tensor *conv(cup_context *c, const cup__network_step *s, cup_tensor *x)
 {
-    if (s->window == 1 && s->stride == 1 && s->padding == 0 && s->as.conv.groups == 1)
-        return conv_places(c, s, x);
-    if (is_patches(s, x))
-        return conv_patches(c, s, x);
-    const int64_t first[] = {0, 3, 1, 2}, last[] = {0, 2, 3, 1};
-    cup_tensor *y = cup_conv2d_layer_call(&s->as.conv, cup_permute(c, x, first, 4));
-    return cup_permute(c, y, last, 4);
+    return is_patches(s, x) ? conv_patches(c, s, x) : cup_conv2d_layer_last(&s->as.conv, x, NULL);
 }
 
 /* A convolution that its batchnorm is part of, with what stands behind it. */
-static cup_tensor *conv_joined(cup_context *c, const cup__network_step *s,
-                               cup_activation activation, cup_tensor *x, cup_tensor *residual)
+static cup_tensor *conv_joined(const cup__network_step *s, cup_activation activation,
+                               cup_tensor *x, cup_tensor *residual)
 {
-    const int64_t first[] = {0, 3, 1, 2}, last[] = {0, 2, 3, 1};
     cup_conv2d_layer l = s->as.conv;
     l.activation = activation;
-    residual = residual ? cup_permute(c, residual, first, 4) : NULL;
-    return cup_permute(c, cup_conv2d_layer_join(&l, cup_permute(c, x, first, 4), residual), last,
-                       4);
+    return cup_conv2d_layer_last(&l, x, residual);
 }
 
 static cup_tensor *pool(cup_context *c, const cup__network_step *s, cup_tensor *x)
@@ -216,7 +199,7 @@ static cup_tensor *call_joined(cup_context *c, const cup__network_step *s, int j
     if (s->kind == CUP__STEP_LINEAR)
         return scaled_linear(c, s, x, residual);
     if (s->folded)
-        return conv_joined(c, s, activation_of(s[joined].kind), x, residual);
+        return conv_joined(s, activation_of(s[joined].kind), x, residual);
     if (s->kind == CUP__STEP_CONV)
         return cup_batchnorm_layer_behind(&s[1].as.batchnorm, &s->as.conv, x, residual,
                                           s[joined].kind == CUP__STEP_RELU);

@@ -14,10 +14,15 @@ void cup__moments_begin(cup_context *c)
     c->moments.wanted = true;
 }
 
+void cup__moments_made(cup_context *c)
+{
+    c->moments.wanted = false;
+}
+
 void cup__moments_end(cup_context *c)
 {
     drop(c);
-    c->moments.wanted = false;
+    cup__moments_made(c);
 }
 
 float *cup__moments_make(cup_context *c, const void *of, int64_t rows, int64_t columns,

@@ -7,8 +7,10 @@
 
 #include "tensor/context.h"
 
-/* From the begin on what is made is kept, until the end. */
+/* From the begin on what is made is kept, until the end. Once they are made nobody else is asked
+ * for any. */
 void cup__moments_begin(cup_context *c);
+void cup__moments_made(cup_context *c);
 void cup__moments_end(cup_context *c);
 
 /* Memory for those of a result of rows and columns without gaps, at `of`: two numbers a column and

@@ -58,6 +58,33 @@ TEST(layers_conv2d)
     cup_context_free(c);
 }
 
+/* Of images whose channels lie last the values of others, by windows of one place and of nine. */
+TEST(layers_conv2d_of_channels_last)
+{
+    const int64_t last[] = {0, 2, 3, 1};
+    cup_context *c = cup_context_new(CUP_OPTIONS(cup_options, .device = "cpu", .seed = 6));
+    cup_parameters *list = cup_parameters_new(c, CUP_F32);
+    cup_tensor *x = cup_uniform(c, CUP_F32, 4, (int64_t[]){2, 4, 5, 6}, -1, 1);
+    cup_tensor *turned = cup_copy(c, cup_permute(c, x, last, 4));
+    for (int64_t side = 1; side <= 3; side += 2) {
+        cup_conv2d_layer l;
+        cup_status made = cup_conv2d_layer_new(
+            &l, list, side == 1 ? "one" : "nine", 4, 3, (int64_t[]){side}, 1,
+            CUP_OPTIONS(cup_conv2d_layer_options, .padding = CUP_INTS(side / 2)));
+        EXPECT_INT(made, CUP_OK);
+        cup_tensor *y = cup_conv2d_layer_call(&l, x);
+        for (int added = 0; added < 2; added++) {
+            cup_tensor *rest = added ? cup_neg(c, cup_permute(c, y, last, 4)) : NULL;
+            cup_tensor *got = cup_conv2d_layer_last(&l, turned, rest);
+            cup_tensor *want = cup_permute(c, added ? cup_scale(c, y, 0) : y, last, 4);
+            cup_tensor *apart = cup_sub(c, got, want);
+            EXPECT(cup_tensor_item(cup_max(c, cup_abs(c, apart), NULL, 0, false)) < 1e-6);
+        }
+    }
+    cup_parameters_free(list);
+    cup_context_free(c);
+}
+
 TEST(layers_conv2d_of_padded_images)
 {
     cup_context *c = cup_context_new(CUP_OPTIONS(cup_options, .device = "cpu"));

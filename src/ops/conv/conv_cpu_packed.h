@@ -19,8 +19,8 @@ typedef struct cup__conv_window {
     int64_t image, images, from[2], every[2], count[2];
 } cup__conv_window;
 
-/* Zeros where the image has ended, and for channels that are not read. `space` takes
- * as many floats as there are channels times columns. */
+/* Zeros where the image has ended, and for channels that are not read. `space` takes as many floats
+ * as there are channels times columns. */
 void cup__conv_window_fill(const cup__conv_window *w, float *to, float *space);
 
 /* How the places of a class are cut into blocks, and their copies. */

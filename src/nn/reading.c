@@ -175,8 +175,8 @@ static bool read_at_once(const cup_transformer_layer *layer, cup_context *c, cup
     bool adapted = a->qkv.lora || a->out.lora || m->up.lora || m->down.lora;
     if (drops || cup_parameters_comm(list) || !one_epsilon || a->q_norm || scaled || adapted ||
         !plain || past->kept || !past->position || past->position->count != 1 ||
-        (*x)->shape[0] != 1 ||
-        (!gated && m->up.activation != CUP_ACTIVATION_GELU) || !m->up.weight || !m->down.weight)
+        (*x)->shape[0] != 1 || (!gated && m->up.activation != CUP_ACTIVATION_GELU) ||
+        !m->up.weight || !m->down.weight)
         return false;
     cup_tensor *in[CUP__READ_INPUTS] = {
         *x, past->keys, past->values, past->position,
@@ -227,37 +227,31 @@ cup_tensor *cup_transformer_layer_read_window(const cup_transformer_layer *layer
     return read_past(layer, x, delta, &(cup__reading){keys, values, used, .gone = gone});
 }
 
+/* The same where the caller has to name something, which is NULL if it is not there. */
+static cup_tensor *read_with(const cup_transformer_layer *layer, cup_tensor *x, cup_tensor **delta,
+                             const cup__reading *past, const void *named, const char *what)
+{
+    cup_context *c = cup__layer_context((const cup_layer *)layer, x);
+    if (c && !named)
+        cup__fail(&c->error, CUP_ARGUMENT, "transformer: the %s is NULL", what);
+    return c && named ? read_past(layer, x, delta, past) : NULL;
+}
+
 cup_tensor *cup_transformer_layer_read_kept(const cup_transformer_layer *layer, cup_tensor *x,
                                             cup_tensor **delta, cup_kv_cache *kept, int64_t index,
                                             int64_t used)
 {
-    cup_context *c = cup__layer_context((const cup_layer *)layer, x);
-    if (c && !kept)
-        cup__fail(&c->error, CUP_ARGUMENT, "transformer: the cache to read behind is NULL");
     const cup__reading past = {.used = used, .kept = kept, .index = index};
-    return c && kept ? read_past(layer, x, delta, &past) : NULL;
+    return read_with(layer, x, delta, &past, kept, "cache to read behind");
 }
 
 cup_tensor *cup_transformer_layer_read_kept_at(const cup_transformer_layer *layer, cup_tensor *x,
                                                cup_tensor **delta, cup_kv_cache *kept,
                                                int64_t index)
 {
-    cup_context *c = cup__layer_context((const cup_layer *)layer, x);
-    if (c && !kept)
-        cup__fail(&c->error, CUP_ARGUMENT, "transformer: the cache to read behind is NULL");
     const cup__reading past = {
         .position = cup_kv_cache_lengths(kept), .kept = kept, .index = index};
-    return c && kept ? read_past(layer, x, delta, &past) : NULL;
-}
-
-/* With a place where the position is none among what is kept. */
-static cup_tensor *read_at(const cup_transformer_layer *layer, cup_tensor *x, cup_tensor **delta,
-                           const cup__reading *past)
-{
-    cup_context *c = cup__layer_context((const cup_layer *)layer, x);
-    if (c && !past->position)
-        cup__fail(&c->error, CUP_ARGUMENT, "transformer: the position to read at is NULL");
-    return c && past->position ? read_past(layer, x, delta, past) : NULL;
+    return read_with(layer, x, delta, &past, kept, "cache to read behind");
 }
 
 cup_tensor *cup_transformer_layer_read_at(const cup_transformer_layer *layer, cup_tensor *x,
@@ -265,7 +259,7 @@ cup_tensor *cup_transformer_layer_read_at(const cup_transformer_layer *layer, cu
                                           cup_tensor *values, cup_tensor *position)
 {
     const cup__reading past = {keys, values, .position = position};
-    return read_at(layer, x, delta, &past);
+    return read_with(layer, x, delta, &past, position, "position to read at");
 }
 
 cup_tensor *cup_transformer_layer_read_window_at(const cup_transformer_layer *layer, cup_tensor *x,
@@ -274,5 +268,6 @@ cup_tensor *cup_transformer_layer_read_window_at(const cup_transformer_layer *la
                                                  cup_tensor *place)
 {
     const cup__reading past = {keys, values, .position = position, .place = place};
-    return read_at(layer, x, delta, &past);
+    return read_with(layer, x, delta, &past, position ? place : position,
+                     position ? "place of the new key" : "position to read at");
 }

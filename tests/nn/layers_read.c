@@ -76,3 +76,28 @@ TEST(row_through_a_layer_at_once_is_its_calls)
     compare(false);
     compare(true);
 }
+
+/* Without its place a key would be put where its position says, which is another one's by then. */
+TEST(row_in_a_window_needs_its_place)
+{
+    cup_context *c = cup_context_new(CUP_OPTIONS(cup_options, .device = "cpu", .seed = 5));
+    cup_parameters *list = cup_parameters_new(c, CUP_F64);
+    cup_transformer_layer layer;
+    EXPECT_INT(cup_transformer_layer_new(
+                   &layer, list, "block", WIDTH, 3,
+                   CUP_OPTIONS(cup_transformer_layer_options, .causal = true, .window = 4)),
+               CUP_OK);
+    const int64_t row[] = {1, 1, WIDTH}, kept[] = {1, 3, LENGTH, WIDTH / 3};
+    cup_tensor *keys = filled(c, 4, kept), *values = filled(c, 4, kept);
+    cup_tensor *at = cup_tensor_from(c, CUP_I32, 1, (int64_t[]){1}, &(int32_t){POSITION});
+    EXPECT(!cup_transformer_layer_read_window_at(&layer, filled(c, 3, row), NULL, keys, values, at,
+                                                 NULL));
+    EXPECT_INT(cup_error(c), CUP_ARGUMENT);
+    EXPECT_CONTAINS(cup_error_text(c), "the place of the new key is NULL");
+    cup_error_clear(c);
+    EXPECT(!cup_transformer_layer_read_window_at(&layer, filled(c, 3, row), NULL, keys, values,
+                                                 NULL, at));
+    EXPECT_CONTAINS(cup_error_text(c), "the position to read at is NULL");
+    cup_parameters_free(list);
+    cup_context_free(c);
+}

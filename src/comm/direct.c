@@ -82,13 +82,27 @@ static bool have_memory(cup__direct *d, CUstream stream)
            cup__driver.cuStreamSynchronize(stream) == CUDA_SUCCESS;
 }
 
+/* Without a compiler there may be none. */
+static bool have_kernels(cup__direct *d)
+{
+    cup__error *error = &d->m->c->error;
+    d->wait = cup__kernel_get(d->gpu, "direct.cu", "direct_wait", NULL, 0);
+    d->meet = cup__kernel_get(d->gpu, "direct.cu", "direct_meet", NULL, 0);
+    d->put = cup__kernel_get(d->gpu, "direct.cu", "direct_put", NULL, 0);
+    if (d->wait && d->meet && d->put)
+        return true;
+    cup__log(CUP__INFO, "sums of two: %s", error->text);
+    cup__error_clear(error);
+    return false;
+}
+
 static void make_offer(cup__direct *d, CUstream stream, offer *o)
 {
     memset(o, 0, sizeof *o);
     gethostname(o->host, sizeof o->host - 1);
     bool known = cup__driver.cuLaunchKernelEx && cup__driver.cuIpcGetMemHandle &&
                  cup__driver.cuIpcOpenMemHandle && cup__driver.cuIpcCloseMemHandle;
-    o->good = known && have_memory(d, stream) &&
+    o->good = known && have_kernels(d) && have_memory(d, stream) &&
               cup__driver.cuIpcGetMemHandle(&o->handle, d->own) == CUDA_SUCCESS;
 }
 
@@ -97,14 +111,6 @@ static bool accept(cup__direct *d, const offer *own, const offer *other)
     return own->good && other->good && !strcmp(own->host, other->host) &&
            cup__driver.cuIpcOpenMemHandle(&d->other, other->handle,
                                           CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS) == CUDA_SUCCESS;
-}
-
-static bool have_kernels(cup__direct *d)
-{
-    d->wait = cup__kernel_get(d->gpu, "direct.cu", "direct_wait", NULL, 0);
-    d->meet = cup__kernel_get(d->gpu, "direct.cu", "direct_meet", NULL, 0);
-    d->put = cup__kernel_get(d->gpu, "direct.cu", "direct_put", NULL, 0);
-    return d->wait && d->meet && d->put;
 }
 
 static cup_status tell(cup_comm *m, offer *own, offer all[2])
@@ -121,7 +127,6 @@ static cup_status join(cup__direct *d, CUstream stream, bool *can)
 {
     offer own, all[2];
     CUP_TRY(cup__launch_foreign(d->gpu, "memory of another GPU"));
-    CUP_TRY(have_kernels(d) ? CUP_OK : d->m->c->error.status);
     make_offer(d, stream, &own);
     CUP_TRY(tell(d->m, &own, all));
     int64_t cannot = !accept(d, &all[d->m->rank], &all[1 - d->m->rank]);

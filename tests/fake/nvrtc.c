@@ -1,9 +1,9 @@
 /* A stand-in for NVRTC: finds the entries of a source and gives code that the fake driver takes.
  *
- * A source that says "#error" does not compile. FAKE_NVRTC_REPORT is the compiler's report,
- * FAKE_NVRTC_ARCHS the highest architecture (121), FAKE_NVRTC_COUNT a file that gets a byte for
- * each compilation, FAKE_NVRTC_MS how long one takes. FAKE_NVRTC_ANY=1 gives code in which every
- * entry is found, also those whose names macros make. */
+ * A source that says "#error" does not compile, nor one with the word FAKE_NVRTC_REFUSES.
+ * FAKE_NVRTC_REPORT is the compiler's report, FAKE_NVRTC_ARCHS the highest architecture (121),
+ * FAKE_NVRTC_COUNT a file that gets a byte for each compilation, FAKE_NVRTC_MS how long one takes.
+ * FAKE_NVRTC_ANY=1 gives code in which every entry is found, also those whose names macros make. */
 #include <ctype.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -135,7 +135,9 @@ nvrtcResult nvrtcCompileProgram(nvrtcProgram program, int count, const char *con
     count_compilation();
     snprintf(program->report, sizeof program->report, "%s", report ? report : "");
     bool any = setting("FAKE_NVRTC_ANY", 0);
-    if (!any && strstr(program->text, "#error")) {
+    const char *refused = getenv("FAKE_NVRTC_REFUSES");
+    bool refuses = refused && strstr(program->text, refused);
+    if (refuses || (!any && strstr(program->text, "#error"))) {
         snprintf(program->report, sizeof program->report, "x.cu(1): error: asked for\n");
         return NVRTC_ERROR_COMPILATION;
     }

@@ -63,14 +63,23 @@ TEST(parallel_weights_beside_sums_have_the_same_bits)
     unsetenv("CUP_COMM_BUCKET");
 }
 
+/* How two GPUs add up: what CUP_COMM_DIRECT says, a word whose kernels do not compile, or NULL, and
+ * how often the other's memory is opened. */
+typedef struct way {
+    const char *direct, *refused;
+    long opened;
+} way;
+
 /* Steps on the stand-ins: what is begun beside is joined within each graph. */
 static void capture(cup_context *hosts, cup_comm *all, void *user)
 {
-    const char *direct = user;
+    const way *w = user;
     session s = {.stop_at = -1};
     const char *text = sample_text();
     (void)hosts;
-    setenv("CUP_COMM_DIRECT", direct, 1);
+    setenv("CUP_COMM_DIRECT", w->direct, 1);
+    if (w->refused)
+        setenv("FAKE_NVRTC_REFUSES", w->refused, 1);
     cup_comm *m = parted_join_gpu(all, &s.c);
     cup_training a = training_of(&(parts){.tensor = 2}, CUP_RECOMPUTE_POLICY_POINTWISE);
     a.dtype = CUP_BF16;
@@ -84,7 +93,7 @@ static void capture(cup_context *hosts, cup_comm *all, void *user)
     if (cup_error(s.c) != CUP_OK || s.trainer->loop->graph_count < 1)
         wrong("%d graphs; %s", s.trainer ? (int)s.trainer->loop->graph_count : 0,
               cup_error_text(s.c));
-    if (fake_calls("cuIpcOpenMemHandle") != (*direct == '1'))
+    if (fake_calls("cuIpcOpenMemHandle") != w->opened)
         wrong("the other's memory was opened %ld times", fake_calls("cuIpcOpenMemHandle"));
     cup_trainer_free(s.trainer);
     cup_data_free(s.data);
@@ -97,6 +106,7 @@ static void capture(cup_context *hosts, cup_comm *all, void *user)
 
 TEST(parallel_sums_beside_are_captured)
 {
-    together(2, capture, (char[]){"0"});
-    together(2, capture, (char[]){"1"});
+    together(2, capture, &(way){"1", "direct_wait", 0});
+    together(2, capture, &(way){"0", NULL, 0});
+    together(2, capture, &(way){"1", NULL, 1});
 }

@@ -43,17 +43,9 @@ typedef struct attention_formula {
 #ifdef __CUDACC__
 
 #include "attention_mask.cuh"
+#include "attention_score_knobs.cuh"
 #include "dtype.cuh"
 
-#ifndef SOFT_CAP
-#define SOFT_CAP 0
-#endif
-#ifndef SLOPES
-#define SLOPES 0
-#endif
-#ifndef SINKS
-#define SINKS 0
-#endif
 #ifndef BIAS
 #define BIAS 0
 #endif

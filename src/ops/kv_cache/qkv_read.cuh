@@ -6,6 +6,7 @@
 #ifndef CUP_OPS_KV_CACHE_QKV_READ_CUH
 #define CUP_OPS_KV_CACHE_QKV_READ_CUH
 
+#include "attention_score_knobs.cuh"
 #include "dependent.cuh"
 #include "lane_sums.cuh"
 #include "qkv_attention_read_call.cuh"
@@ -13,15 +14,6 @@
 
 #ifndef WINDOWED
 #define WINDOWED 0
-#endif
-#ifndef SOFT_CAP
-#define SOFT_CAP 0
-#endif
-#ifndef SLOPES
-#define SLOPES 0
-#endif
-#ifndef SINKS
-#define SINKS 0
 #endif
 #ifndef PLACED
 #define PLACED 0

@@ -129,14 +129,17 @@ typedef struct spot {
     int64_t position, place;
 } spot;
 
-/* What pair i turns by for each position, at this one. */
+/* What pair i turns by for each position, at this one, where the base is g^(pairs / (pairs - 1))
+ * times as large as at the first positions: g^(-i / (pairs - 1)) times as much. Far on a frequency
+ * that is off in its last bit turns by as much as that times the position. */
 static double frequency_of(const cup__qkv_read *r, int64_t i, int64_t pairs, int64_t position)
 {
-    cup__rope_rule rule = r->rope;
-    double times = (double)(position + 1) / (double)r->original;
-    if (r->growth > 0 && position >= r->original)
-        rule.base *= pow(r->growth * times - r->growth + 1, (double)pairs / (double)(pairs - 1));
-    return cup__rope_frequency(&rule, i, pairs);
+    double usual = cup__rope_frequency(&r->rope, i, pairs);
+    if (r->growth == 0 || position < r->original)
+        return usual;
+    long double times = (long double)(position + 1) / (long double)r->original;
+    long double g = r->growth * times - r->growth + 1;
+    return (double)(usual * powl(g, -(long double)i / (long double)(pairs - 1)));
 }
 
 /* Element d of a head of qkv, turned where heads are. */
@@ -307,8 +310,8 @@ static const cup__sample samples[] = {
     {"2x1x240 2x1x70x80 2x1x70x80 2",
      WITH(.heads = 1, .rope_base = 1e4, .rope_factor = 3, .rope_original = 20,
           .rope_dynamic = true)},
-    {"67x1x384 67x2x12x64 67x2x12x64 67",
-     WITH(.heads = 2, .rope_base = 1e4, .rope_factor = 8, .rope_original = 5,
+    {"67x1x384 67x2x50x64 67x2x50x64 67",
+     WITH(.heads = 2, .rope_base = 1e4, .rope_factor = 8, .rope_original = 9,
           .rope_dynamic = true)},
     {NULL, NULL}};
 static const cup__sample bench[] = {

@@ -12,7 +12,7 @@ import zlib
 
 import torch
 
-import oracle_ops
+import oracle_draw
 from anchor_cases import cases
 from oracle_ops import OPS
 
@@ -166,7 +166,7 @@ def seed(name):
 
 
 def main():
-    oracle_ops.size = lambda: random.choice([1, 2, 3])
+    oracle_draw.size = lambda: random.choice([1, 2, 3])
     print("# op\tattributes\tinputs\tresults\tgradients\tsource; written by bench/anchors.py")
     for op in OPS:
         seed(op)

@@ -17,7 +17,7 @@ import sys
 import torch
 
 from oracle_binding import DTYPES, Failure, Library, rows_of
-import oracle_ops
+import oracle_draw
 from oracle_ops import OPS
 
 FLOATS = ("f32", "f64", "f16", "bf16")
@@ -100,11 +100,11 @@ def run(library, op, seed):
     torch.manual_seed(seed)
     inputs, attributes, fn = OPS[op]()
     dtype = random.choice(FLOATS)
-    kind = oracle_ops.ROUNDING["kind"] = DTYPES[dtype][1]
+    kind = oracle_draw.ROUNDING["kind"] = DTYPES[dtype][1]
     # Inputs that are fields of the options, and the dtype of those that go with the numbers.
     named = getattr(fn, "named", {})
     wide = torch.float64 if kind == torch.float64 else torch.float32
-    lying = [lie(t.to(wide if named.get(i) in oracle_ops.NUMBERS else kind)
+    lying = [lie(t.to(wide if named.get(i) in oracle_draw.NUMBERS else kind)
                  if t.is_floating_point() else t) for i, t in enumerate(inputs)]
     bases, steps = [base for base, _ in lying], [step for _, step in lying]
     words = f"{dtype} " + " ".join(
@@ -137,7 +137,7 @@ def run(library, op, seed):
             for i, (g, w, p) in enumerate(zip(grads, want_grads, peer_grads)):
                 # Those of numbers come from sums over tensors of the call's dtype.
                 compare(f"gradient {i}", library.read(g) if g else None, w, p, found,
-                        kind if named.get(i) in oracle_ops.NUMBERS else None)
+                        kind if named.get(i) in oracle_draw.NUMBERS else None)
         return words, found
     except Failure as problem:
         return words, [f"refused: {problem}"]

@@ -10,80 +10,11 @@ import random as choose
 import torch
 import torch.nn.functional as F
 
-
-ROUNDING = {"kind": torch.float64}  # what the call's results are rounded to
-
-
-def size():
-    """Empty, one, around powers of two and vectors, and odd ones."""
-    return choose.choice([0, 1, 1, 2, 3, 5, 7, 8, 9, 16, 17, 31, 32, 33, 64, 65])
-
-
-def shape(least=0, most=4, empty=True):
-    sides = [size() for _ in range(choose.randint(least, most))]
-    while math.prod(sides) > 20000:
-        sides[sides.index(max(sides))] = 3
-    return [s if s or empty else 2 for s in sides]
-
-
-def real(sides, low=-2.0, high=2.0):
-    return torch.rand(sides, dtype=torch.float64) * (high - low) + low
-
-
-def whole(sides, below, kind=None):
-    return torch.randint(0, max(below, 1), sides,
-                         dtype=kind or choose.choice([torch.int32, torch.int64]))
-
-
-def narrowed(sides):
-    """A shape that broadcasts against this one."""
-    cut = sides[choose.randint(0, len(sides)):] if sides else []
-    return [1 if choose.random() < 0.3 else s for s in cut]
-
-
-def unary(fn, low=-4.0, high=4.0, **attributes):
-    return lambda: ([real(shape(), low, high)], attributes, fn)
-
-
-def binary(fn, low=-2.0, high=2.0, **attributes):
-    def draw():
-        sides = shape()
-        return [real(sides, low, high), real(narrowed(sides), low, high)], attributes, fn
-    return draw
-
-
-def axes_of(sides):
-    count = choose.randint(1, len(sides)) if sides else 0
-    return choose.sample(range(-len(sides), 0), count)
-
-
-def fold(fn, empty=True):
-    """fn(x, axes, keep)"""
-    def draw():
-        sides = shape(1, 4, empty)
-        axes, keep = axes_of(sides), choose.random() < 0.5
-        return ([real(sides)], {"axes": axes, "keep": keep}, lambda x: fn(x, axes, keep))
-    return draw
-
-
-def along(fn, empty=True, low=-2.0, high=2.0, **more):
-    """fn(x, axis)"""
-    def draw():
-        sides = shape(1, 4, empty)
-        axis = choose.randrange(-len(sides), len(sides))
-        return [real(sides, low, high)], {"axis": axis, **more}, lambda x: fn(x, axis)
-    return draw
-
-
-def distinct(draw):
-    """Elements that no rounding makes equal, for what has an order."""
-    def changed():
-        inputs, attributes, fn = draw()
-        n = inputs[0].numel()
-        values = torch.randperm(n).double() % 255 - 127 if n > 250 else \
-            torch.randperm(n).double() - n // 2
-        return [values.reshape(inputs[0].shape)] + inputs[1:], attributes, fn
-    return changed
+import oracle_draw
+from oracle_draw import (along, axes_of, binary, distinct, fold, narrowed, real, shape, unary,
+                         whole)
+from oracle_networks import (norm, batchnorm, groupnorm, columns, recurrence, ctc_loss, pool,
+                             conv, adaptive, attention)
 
 
 def top_k():
@@ -103,57 +34,6 @@ def sort():
     axis, descending = choose.randrange(-len(sides), len(sides)), choose.random() < 0.5
     return ([real(sides)], {"axis": axis, "descending": descending},
             lambda x: torch.sort(x, dim=axis, descending=descending, stable=True))
-
-
-def norm(kind):
-    def draw():
-        sides = shape(1, 3, False)
-        width = sides[-1] = max(sides[-1], 2)
-        eps = choose.choice([1e-5, 1e-3, 1.0])
-        add = kind.startswith("add_")
-        inputs = [real(sides, -1, 3)] + ([real(sides)] if add else [])
-        inputs += [real([width], 0.5, 2)] + ([real([width])] if "layer" in kind else [])
-
-        def fn(x, *rest):
-            # The norm is that of the sum as it is given back.
-            total = (x + rest[0]).to(ROUNDING["kind"]).to(x.dtype) if add else x
-            rest = rest[1:] if add else rest
-            if "layer" in kind:
-                y = F.layer_norm(total, [width], rest[0], rest[1], eps)
-            else:
-                y = F.rms_norm(total, [width], rest[0], eps)
-            return (y, total) if add else y
-        return inputs, {"eps": eps}, fn
-    return draw
-
-
-def batchnorm():
-    sides = [choose.randint(2, 5), choose.randint(1, 9), choose.randint(1, 9)]
-    inputs = [real(sides, -1, 3), real([sides[1]], 0.5, 2), real([sides[1]])]
-    return (inputs, {"axis": 1, "train": True, "eps": 1e-3, "momentum": 0.1},
-            lambda x, g, b: F.batch_norm(x, None, None, g, b, True, 0.1, 1e-3))
-
-
-def groupnorm():
-    groups, each = choose.randint(1, 4), choose.randint(1, 5)
-    sides = [choose.randint(1, 4), groups * each, choose.randint(2, 9), choose.randint(1, 9)]
-    inputs = [real(sides, -1, 3), real([sides[1]], 0.5, 2), real([sides[1]])]
-    return (inputs, {"axis": 1, "groups": groups, "eps": 1e-3},
-            lambda x, g, b: F.group_norm(x, groups, g, b, 1e-3))
-
-
-def columns(back):
-    def draw():
-        window, stride = [choose.randint(1, 4) for _ in "hw"], [choose.randint(1, 3) for _ in "hw"]
-        padding, dilation = [choose.randint(0, 2) for _ in "hw"], [choose.randint(1, 2) for _ in "hw"]
-        sides = [choose.randint(8, 12) for _ in "hw"]
-        given = {"window": window, "stride": stride, "padding": padding, "dilation": dilation}
-        rest = (window, dilation, padding, stride)
-        x = real([choose.randint(1, 3), choose.randint(1, 4), *sides])
-        if not back:
-            return [x], given, lambda x: F.unfold(x, *rest)
-        return [F.unfold(x, *rest)], {"size": sides, **given}, lambda x: F.fold(x, sides, *rest)
-    return draw
 
 
 def fft():
@@ -198,82 +78,6 @@ def svd(a):
     return u * sign.mT, s, vt * sign
 
 
-def recurrence():
-    sides, reverse = [choose.randint(1, 3), choose.randint(1, 6)], choose.random() < 0.5
-    def stepped(a, x):
-        a, x = (t.flip(1) if reverse else t for t in (a, x))
-        y = [x[:, 0]]
-        for i in range(1, sides[1]):
-            y.append(a[:, i] * y[-1] + x[:, i])
-        y = torch.stack(y, 1)
-        return y.flip(1) if reverse else y
-    return [real(sides), real(sides)], {"axis": 1, "reverse": reverse}, stepped
-
-
-def ctc_loss():
-    steps, batch, classes, most = (choose.randint(*b) for b in ((4, 9), (1, 3), (2, 5), (1, 3)))
-    targets = torch.randint(1, classes, (batch, most))
-    lengths = [torch.tensor([choose.randint(1, n) for _ in range(batch)]) for n in (steps, most)]
-    # PyTorch gives the gradient of what a log_softmax before it got: that of log_probs lacks their
-    # exponentials.
-    def loss(x, *rest):
-        given = torch.arange(steps)[:, None] < rest[1]
-        more = (x.detach().exp() * (x - x.detach())).sum(-1)
-        return F.ctc_loss(x, *rest, reduction="none") - (more * given).sum(0)
-    x = F.log_softmax(real([steps, batch, classes]), -1)
-    return [x, targets, *lengths], {"blank": 0}, loss
-
-
-def pool(kind):
-    def draw():
-        window, stride = [choose.randint(1, 4) for _ in "hw"], [choose.randint(1, 3) for _ in "hw"]
-        padding = [choose.randint(0, w // 2) for w in window]
-        ceil = choose.random() < 0.5
-        sides = [choose.randint(1, 3), choose.randint(1, 4), choose.randint(4, 20),
-                 choose.randint(4, 20)]
-        given = {"window": window, "stride": stride, "padding": padding, "ceil_mode": ceil}
-        if kind == "max":
-            return ([real(sides)], given,
-                    lambda x: F.max_pool2d(x, window, stride, padding, 1, ceil))
-        count = choose.random() < 0.5
-        return ([real(sides)], {**given, "count_include_pad": count},
-                lambda x: F.avg_pool2d(x, window, stride, padding, ceil, count))
-    return draw
-
-
-def conv(dims, fn):
-    """Images that the padded kernel fits into, in groups or not."""
-    def draw():
-        groups = choose.choice([1, 1, 1, 2, 3])
-        each, results = choose.choice([1, 2, 3, 5]), choose.choice([1, 2, 3, 8])
-        kernel, stride, dilation = ([choose.randint(1, n) for _ in range(dims)]
-                                    for n in (4 if dims == 2 else 3, 3, 2))
-        padding = [choose.randint(0, 3) for _ in range(choose.choice([1, dims, 2 * dims]))]
-        around = padding if len(padding) == 2 * dims else [
-            padding[d if len(padding) > 1 else 0] for d in range(dims) for _ in "be"]
-        least = [(kernel[d] - 1) * dilation[d] + 1 - around[2 * d] - around[2 * d + 1]
-                 for d in range(dims)]
-        sides = [choose.randint(1, 3), groups * each] + [
-            max(m, 1) + choose.randint(0, 6 if dims == 2 else 2) for m in least]
-        inputs = [real(sides), real([groups * results, each] + kernel)]
-        if choose.random() < 0.7:
-            inputs.append(real([groups * results]))
-        pads = [p for d in reversed(range(dims)) for p in around[2 * d:2 * d + 2]]
-        return (inputs, {"stride": stride, "padding": padding, "dilation": dilation,
-                         "groups": groups},
-                lambda x, w, b=None: fn(F.pad(x, pads), w, b, stride, 0, dilation, groups))
-    return draw
-
-
-def adaptive(fn):
-    def draw():
-        out = [choose.randint(1, 9) for _ in "hw"]
-        sides = [choose.randint(1, 3), choose.randint(1, 4), choose.randint(1, 20),
-                 choose.randint(1, 20)]
-        return [real(sides)], {"size": out}, lambda x: fn(x, out)
-    return draw
-
-
 def cross_entropy():
     rows, classes = choose.randint(1, 40), choose.choice([2, 3, 7, 64, 65, 1000, 5121])
     targets = whole([rows], classes)
@@ -294,7 +98,7 @@ def embedding():
 def index_select():
     sides = shape(1, 3, False)
     axis = choose.randrange(-len(sides), len(sides))
-    return ([real(sides), whole([size()], sides[axis])], {"axis": axis},
+    return ([real(sides), whole([oracle_draw.size()], sides[axis])], {"axis": axis},
             lambda x, i: x.index_select(axis, i.long()))
 
 
@@ -303,7 +107,7 @@ def gathering(scatter):
         sides = shape(1, 3, False)
         axis = choose.randrange(len(sides))
         places = list(sides)
-        places[axis] = size()
+        places[axis] = oracle_draw.size()
         index = whole(places, sides[axis])
         if scatter:
             return ([real(sides), index, real(places)], {"axis": axis},
@@ -312,66 +116,10 @@ def gathering(scatter):
     return draw
 
 
-NUMBERS = {"slopes", "sinks"}  # inputs that are in f32, but in f64 where the call is
-
-
-def attention():
-    b, g, d = choose.randint(1, 2), choose.randint(1, 2), choose.choice([8, 16, 32, 64])
-    h, t, causal = g * choose.randint(1, 3), choose.randint(1, 70), choose.random() < 0.5
-    s = t if causal else choose.randint(1, 70)
-    inputs = [real([b, h, t, d]), real([b, g, s, d]), real([b, g, s, d])]
-    if choose.random() < 0.4:
-        return (inputs, {"causal": causal},
-                lambda q, k, v: F.scaled_dot_product_attention(q, k, v, is_causal=causal,
-                                                               enable_gqa=True))
-    return scored(inputs, causal, t, s)
-
-
-def scored(inputs, causal, t, s):
-    """Attention with scores that are changed, of which PyTorch has the parts alone."""
-    heads, cap, left = inputs[0].shape[1], choose.choice([0.0, 0.0, 2.0, 30.0]), 0
-    given, named = {"causal": causal}, {}
-    if cap:
-        given["soft_cap"] = cap
-    if choose.random() < 0.4:
-        left = given["window_left"] = choose.randint(1, 40)
-    for name, low, high in (("slopes", 0.01, 0.5), ("sinks", -2.0, 2.0)):
-        if choose.random() < 0.5:
-            named[len(inputs)] = name
-            inputs.append(real([heads], low, high))
-    if choose.random() < 0.4:
-        named[len(inputs)] = "bias"
-        # Not the same for all keys: that changes no weight, and its gradient is rounding alone.
-        sides = [1 if choose.random() < 0.4 else n for n in (inputs[0].shape[0], heads, t)]
-        inputs.append(real([*sides, s]))
-    position = torch.arange(t)[:, None] + s - t
-    distance = position - torch.arange(s)
-    hidden = distance >= left if left else torch.zeros(t, s, dtype=torch.bool)
-    if causal:
-        hidden = hidden | (distance < 0)
-
-    def fn(q, k, v, *others):
-        extra = {named[i + 3]: x.to(q.dtype) for i, x in enumerate(others)}
-        extra = {k: x if k == "bias" else x[:, None, None] for k, x in extra.items()}
-        k, v = (x.repeat_interleave(heads // x.shape[1], 1) for x in (k, v))
-        score = q @ k.mT / math.sqrt(q.shape[-1])
-        score = cap * torch.tanh(score / cap) if cap else score
-        if "slopes" in extra:
-            score = score - extra["slopes"] * distance.abs().to(q.dtype)
-        score = score + extra.get("bias", 0)
-        score = score.masked_fill(hidden, -1e30 if q.dtype != torch.float16 else -6e4)
-        sink = extra.get("sinks", torch.full((heads, 1, 1), -6e4, dtype=q.dtype))
-        sink = sink.expand(q.shape[0], -1, q.shape[2], -1)
-        p = torch.softmax(torch.cat([score, sink], -1), -1)[..., :-1]
-        return p.masked_fill(hidden, 0) @ v
-    fn.named = named
-    return inputs, given, fn
-
-
 def matmul(factor=None):
     def draw():
         turn_a, turn_b = choose.random() < 0.5, choose.random() < 0.5
-        m, k, n, batch = size(), size(), size(), shape(0, 1)
+        m, k, n, batch = oracle_draw.size(), oracle_draw.size(), oracle_draw.size(), shape(0, 1)
         a, b = batch + ([k, m] if turn_a else [m, k]), narrowed(batch) + ([n, k] if turn_b
                                                                           else [k, n])
         given = {"transpose_a": turn_a, "transpose_b": turn_b}
@@ -384,7 +132,7 @@ def matmul(factor=None):
 
 def linear(after=lambda y: y, twice=False, residual=False, kinked=False):
     def draw():
-        lead, k, n = shape(1, 2), size(), size() or 1
+        lead, k, n = shape(1, 2), oracle_draw.size(), oracle_draw.size() or 1
         inputs = [real(lead + [k]), real([2 * n if twice else n, k])]
         if residual:
             inputs.append(real(lead + [n]))
@@ -427,7 +175,7 @@ def concat():
     axis, parts = choose.randrange(len(sides)), []
     for _ in range(count):
         part = list(sides)
-        part[axis] = size()
+        part[axis] = oracle_draw.size()
         parts.append(real(part))
     return parts, {"axis": axis}, lambda *x: torch.cat(x, axis)
 
@@ -441,13 +189,13 @@ def constant(fn):
 
 def arange():
     start, step = choose.randint(-5, 5) / 2, choose.choice([-2, -0.75, 0.5, 1, 3])
-    stop = start + step * (size() + choose.choice([0, 0.5]))
+    stop = start + step * (oracle_draw.size() + choose.choice([0, 0.5]))
     return ([], {"dtype": "f64", "start": start, "stop": stop, "step": step},
             lambda: torch.arange(start, stop, step, dtype=torch.float64))
 
 
 def eye():
-    rows, columns, diagonal = size(), size(), choose.randint(-3, 3)
+    rows, columns, diagonal = oracle_draw.size(), oracle_draw.size(), choose.randint(-3, 3)
     ones = lambda: (torch.arange(columns) == torch.arange(rows)[:, None] + diagonal).double()
     return [], {"dtype": "f64", "rows": rows, "columns": columns, "diagonal": diagonal}, ones
 

@@ -83,7 +83,9 @@ typedef enum cup_recompute_policy {
 /* Runs the block without keeping its intermediate results, and runs it again, with the same
  * random numbers, when backward needs them: memory for time. `user` must stay valid until then.
  * Parameters used inside get their gradients as usual. What is changed in place inside, such as
- * the running statistics of batchnorm, is changed twice. */
+ * the running statistics of batchnorm, is changed twice. A block makes the same each time, closes
+ * the scopes that it opens and no other, and neither goes backward nor drops what is recorded:
+ * CUP_STATE. */
 CUP_API cup_tensor *cup_recompute(cup_context *c, cup_block block, cup_tensor *const *inputs,
                                   int count, void *user);
 
@@ -142,8 +144,10 @@ typedef struct cup_custom_op {
 
 /* Runs the op's forward on up to 32 inputs, which may be NULL if it allows that, and records it as
  * one step, whose gradients its backward computes. `outputs` takes output_count tensors; all NULL
- * when it fails. A callback that returns an error leaves it in the context. Within cup_recompute
- * forward runs again; within a capture what the callbacks call on the context is captured. */
+ * when it fails. A callback that returns an error leaves it in the context. It closes the scopes
+ * that it opens and no other, and drops nothing that is recorded; none but forward, where that is
+ * kept, may go backward itself: CUP_STATE. Within cup_recompute forward runs again; within a
+ * capture what the callbacks call on the context is captured. */
 CUP_API cup_status cup_custom(cup_context *c, const cup_custom_op *op, cup_tensor *const *inputs,
                               int count, const void *attributes, cup_tensor **outputs);
 

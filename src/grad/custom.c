@@ -69,26 +69,36 @@ static cup_status check_outputs(cup_context *c, const cup_custom_op *op, cup_ten
     return CUP_OK;
 }
 
+/* Ends a callback, which said `status`. */
+static cup_status leave(cup_context *c, const cup_custom_op *op, const char *which,
+                        const cup__callback *callback, cup_status status)
+{
+    status = said(c, op, which, status);
+    if (status == CUP_OK && !cup__callback_is_even(c, callback))
+        status = cup__fail(&c->error, CUP_STATE,
+                           "custom %s: its %s must close the scopes it opens, and no other",
+                           op->name, which);
+    cup__callback_end(c, callback);
+    return status;
+}
+
 static cup_status run_forward(cup_context *c, const cup_custom_op *op, cup_tensor *const *inputs,
                               int count, const void *attributes, cup_tensor **outputs)
 {
-    size_t depth = c->depth, unopened = c->unopened;
+    cup__callback callback;
     cup_scope_open(c);
     bool was = cup_grad_recording(c, false);
     cup_status status = c->error.status;
+    cup__callback_begin(c, &callback);
     if (status == CUP_OK)
-        status = said(c, op, "forward", op->forward(c, inputs, count, attributes, outputs));
+        status = op->forward(c, inputs, count, attributes, outputs);
+    status = leave(c, op, "forward", &callback, status);
     cup_grad_recording(c, was);
-    if (status == CUP_OK && c->depth != depth + 1)
-        status = cup__fail(&c->error, CUP_STATE,
-                           "custom %s: its forward must close the scopes it opens, and no other",
-                           op->name);
     if (status == CUP_OK)
         status = check_outputs(c, op, outputs);
     for (int i = 0; i < op->output_count && status == CUP_OK; i++)
         cup__tensor_hand_out(outputs[i]);
-    while (c->unopened > unopened || c->depth > depth)
-        cup__scope_pop(c);
+    cup__scope_pop(c);
     return status;
 }
 
@@ -177,9 +187,11 @@ cup_tensor *cup__custom_again(cup_context *c, const cup__node *node, cup_tensor 
                                .input_count = node->in_count,
                                .output_count = node->out_count,
                                .attributes = node->attributes};
+    cup__callback callback;
     cup_scope_open(c);
+    cup__callback_begin(c, &callback);
     cup_tensor *y = op->again(c, &g);
-    if (said(c, op, "again", y ? CUP_OK : CUP_STATE) == CUP_OK) {
+    if (leave(c, op, "again", &callback, y ? CUP_OK : CUP_STATE) == CUP_OK) {
         cup__shape shape = cup__shape_of(y);
         bool made = y->context == c && y->scope == (int)c->depth - 1;
         if (!made || y->dtype != node->out->shape.dtype ||
@@ -203,14 +215,11 @@ static bool came_in(const cup_custom_grad *g, const cup_tensor *d)
 cup_status cup__custom_backward(cup_context *c, const cup__node *node, const cup_custom_grad *g)
 {
     const cup_custom_op *op = node->custom;
-    size_t depth = c->depth;
+    cup__callback callback;
     CUP_TRY(cup__coming_end_of(c, g->d_outputs, g->output_count));
     char is[CUP__SHAPE_TEXT], should[CUP__SHAPE_TEXT];
-    CUP_TRY(said(c, op, "backward", op->backward(c, g)));
-    if (c->depth != depth)
-        return cup__fail(&c->error, CUP_STATE,
-                         "custom %s: its backward must close the scopes it opens, and no other",
-                         op->name);
+    cup__callback_begin(c, &callback);
+    CUP_TRY(leave(c, op, "backward", &callback, op->backward(c, g)));
     for (int i = 0; i < g->input_count; i++) {
         const cup_tensor *d = g->d_inputs[i];
         if (!d || !g->wanted[i])

@@ -80,6 +80,7 @@ static cup_status run(cup_context *c, cup__walk *walk, cup_tensor *const *tensor
     walk->keep = c->tape->keep || c->twice;
     if (!walk->keep)
         cup__tape_truncate(c, last);
+    c->tape->walking = true;
     cup_scope_open(c);
     cup_status status = c->error.status;
     for (int i = 0; i < count && status == CUP_OK; i++)
@@ -88,8 +89,9 @@ static cup_status run(cup_context *c, cup__walk *walk, cup_tensor *const *tensor
     status = cup__tape_walk(c, walk, last, 0);
     if (status == CUP_OK)
         status = cup__coming_end_all(c);
+    c->tape->walking = false;
     if (!walk->keep)
-        cup_tape_clear(c);
+        cup__tape_drop(c);
     cup_grad_recording(c, was);
     return status;
 }
@@ -107,6 +109,7 @@ cup_status cup__backward(cup_context *c, cup_tensor *loss, cup_tensor *slope)
         CUP_TRY(check_gradient(c, "backward", loss, slope,
                                "give its gradient to cup_backward_from"));
     CUP_TRY(check_start(c, "backward", loss));
+    CUP_TRY(cup__tape_free_to(c, "cup_backward", !c->tape->keep));
     const cup__grad_watch *watch;
     CUP_TRY(cup__tape_watched(c, &watch));
     return run(c, &(cup__walk){.watch = watch}, &loss, slope ? &slope : NULL, 1);
@@ -133,6 +136,7 @@ cup_status cup_backward_from(cup_context *c, cup_tensor *const *tensors,
         CUP_TRY(check_gradient(c, verb, tensors[i], gradients ? gradients[i] : NULL,
                                "give its gradient, a tensor of its shape"));
     }
+    CUP_TRY(cup__tape_free_to(c, "cup_backward_from", !c->tape->keep));
     const cup__grad_watch *watch;
     CUP_TRY(cup__tape_watched(c, &watch));
     return run(c, &(cup__walk){.watch = watch}, tensors, gradients, count);
@@ -202,6 +206,7 @@ static cup_status find_gradients(cup_context *c, cup_tensor *loss, cup_tensor *c
     CUP_TRY(check_gradient(c, verb, loss, NULL,
                            "the sum of its product with the gradient it has"));
     CUP_TRY(check_inputs(c, inputs, count));
+    CUP_TRY(cup__tape_free_to(c, "cup_gradients", !c->tape->keep && !c->twice));
     size_t last = loss->is_parameter ? 0 : loss->node;
     bool *needed = cup__calloc(last, sizeof *needed);
     if (!needed)

@@ -16,12 +16,18 @@ typedef struct inside {
 static cup_status call_block(cup_context *c, const inside *b, cup_tensor *const *inputs, int count,
                              cup_tensor **outputs, int output_count)
 {
+    cup__callback callback;
     for (int i = 0; i < output_count; i++)
         outputs[i] = NULL;
+    cup__callback_begin(c, &callback);
     if (b->all)
         b->all(c, inputs, count, b->user, outputs);
     else
         outputs[0] = b->one(c, inputs, count, b->user);
+    if (!cup__callback_is_even(c, &callback))
+        cup__fail(&c->error, CUP_STATE,
+                  "recompute: a block must close the scopes it opens, and no other");
+    cup__callback_end(c, &callback);
     for (int i = 0; i < output_count && c->error.status == CUP_OK; i++)
         if (!outputs[i] && b->all)
             cup__fail(&c->error, CUP_STATE, "recompute: a block left its result %d of %d NULL", i,
@@ -64,6 +70,11 @@ static cup_status record(cup_context *c, const inside *b, cup_tensor *const *inp
     node->sequence = sequence;
     keep_inputs(c, node, inputs, count);
     for (int i = 0; i < output_count; i++) {
+        /* What was there before the block, as its input, goes on being what it was. */
+        if (cup__leads_to_parameter(c, outputs[i]))
+            outputs[i] = cup__detached(outputs[i]);
+        if (!outputs[i])
+            return c->error.status;
         node->out[i].shape = cup__shape_of(outputs[i]);
         cup__tape_mark(c, outputs[i], i);
         outputs[i]->storage->recorded = c->tape->generation;
@@ -118,16 +129,21 @@ cup_status cup_recompute_all(cup_context *c, cup_blocks block, cup_tensor *const
                      output_count);
 }
 
-/* What came back to the node goes on from what the block made now; `reached` says whether any of it
- * leads to a parameter. */
-static cup_status hand_on(cup_context *c, const cup__node *node, cup_tensor *const *made,
-                          size_t first, bool *reached)
+/* What came back to the node goes on from what the block made now, or gave as it was; `reached`
+ * says whether there are nodes on its way to a parameter. */
+static cup_status hand_on(cup_context *c, const cup__walk *walk, const cup__node *node,
+                          cup_tensor *const *made, bool *reached)
 {
     *reached = false;
-    for (int i = 0; i < node->out_count && c->tape->count > first; i++) {
-        const cup_tensor *out = made[i];
-        if (!node->d_out[i] || !out || !cup__leads_to_parameter(c, out) || !out->node)
+    for (int i = 0; i < node->out_count; i++) {
+        cup_tensor *out = made[i], **slot;
+        if (!node->d_out[i] || !out || !cup__leads_to_parameter(c, out))
             continue;
+        if (out->is_parameter) {
+            slot = cup__walk_end(walk, out);
+            CUP_TRY(slot ? cup__grad_give(c, slot, node->d_out[i]) : CUP_OK);
+            continue;
+        }
         CUP_TRY(cup__grad_add(c, &c->tape->nodes[out->node - 1]->d_out[out->output],
                               node->d_out[i]));
         *reached = true;
@@ -145,6 +161,22 @@ static cup_tensor *stand_in(cup_tensor *t, bool wanted)
     return leaf;
 }
 
+/* A block that makes something else when it runs again would give gradients of that. */
+static cup_status check_same(cup_context *c, const cup__node *node, cup_tensor *const *made)
+{
+    char was[CUP__SHAPE_TEXT];
+    for (int i = 0; i < node->out_count; i++) {
+        cup__shape is = made[i] ? cup__shape_of(made[i]) : (cup__shape){0};
+        if (!made[i] || is.dtype != node->out[i].shape.dtype ||
+            !cup__shape_equal(&is, &node->out[i].shape))
+            return cup__fail(&c->error, CUP_STATE,
+                             "recompute: a block made %s first, and something else when backward "
+                             "ran it again; it must make the same each time",
+                             cup__shape_text(&node->out[i].shape, was));
+    }
+    return CUP_OK;
+}
+
 static cup_status call_again(cup_context *c, const cup__node *node, cup_tensor *const *inputs,
                              cup_tensor **made)
 {
@@ -155,7 +187,7 @@ static cup_status call_again(cup_context *c, const cup__node *node, cup_tensor *
     cup_status status = call_block(c, &block, inputs, node->in_count, made, node->out_count);
     c->tape->blocks--;
     c->random.sequence = sequence;
-    return status;
+    return status == CUP_OK ? check_same(c, node, made) : status;
 }
 
 static cup_status run_again(cup_context *c, const cup__walk *outer, cup__node *node,
@@ -168,8 +200,8 @@ static cup_status run_again(cup_context *c, const cup__walk *outer, cup__node *n
     cup_status status = call_again(c, node, leaves, made);
     cup_grad_recording(c, false);
     CUP_TRY(status);
-    CUP_TRY(hand_on(c, node, made, first, &reached));
     const cup__walk walk = {.inputs = leaves, .count = node->in_count, .outer = outer};
+    CUP_TRY(hand_on(c, &walk, node, made, &reached));
     return reached ? cup__tape_walk(c, &walk, c->tape->count, first) : CUP_OK;
 }
 
@@ -188,7 +220,7 @@ static cup_status run_recorded(cup_context *c, const cup__walk *walk, cup__node 
     cup_status status = call_again(c, node, inputs, made);
     cup__free(inputs);
     CUP_TRY(status);
-    CUP_TRY(hand_on(c, node, made, first, &reached));
+    CUP_TRY(hand_on(c, walk, node, made, &reached));
     return reached ? cup__tape_walk(c, walk, c->tape->count, first) : CUP_OK;
 }
 

@@ -179,14 +179,36 @@ void cup__tape_truncate(cup_context *c, size_t count)
     truncate(c->tape, count);
 }
 
+void cup__tape_drop(cup_context *c)
+{
+    cup__tape_truncate(c, 0);
+    c->tape->generation++;
+    c->tape->hides = c->tape->began = false;
+}
+
+cup_status cup__tape_free_to(cup_context *c, const char *verb, bool drops)
+{
+    if (c->tape && c->tape->walking)
+        return cup__fail(&c->error, CUP_STATE,
+                         "%s: it was called by an op or a block of yours while backward goes "
+                         "through it; compute what it needs in forward, or of recorded ops, see "
+                         "cup_gradients_recorded",
+                         verb);
+    if (c->tape && c->floor && drops)
+        return cup__fail(&c->error, CUP_STATE,
+                         "%s: an op or a block of yours that calls it would drop what was recorded "
+                         "before; call it outside, or keep what is recorded with cup_tape_keep",
+                         verb);
+    return CUP_OK;
+}
+
 void cup_tape_clear(cup_context *c)
 {
     if (!c || !c->tape)
         return;
     CUP__DEBUG_CALL(c);
-    cup__tape_truncate(c, 0);
-    c->tape->generation++;
-    c->tape->hides = c->tape->began = false;
+    if (cup__tape_free_to(c, "cup_tape_clear", true) == CUP_OK)
+        cup__tape_drop(c);
 }
 
 void cup__tape_free(cup__tape *tape)

@@ -61,6 +61,7 @@ typedef struct cup__tape {
     size_t count, capacity;
     uint32_t generation; /* numbers of nodes are good within one generation */
     bool keep;           /* backward leaves what was recorded */
+    bool walking;        /* a backward goes on */
     cup_recompute_policy again; /* see cup_recompute_results */
     cup__uses *inside;   /* of the block that is computed without being recorded; or NULL */
     int blocks;          /* that are computed again, one within the other */
@@ -117,6 +118,12 @@ void cup__uses_free(cup__uses *uses);
 void cup__tape_first_uses(cup_context *c, const cup__grad_watch *watch);
 /* Who watches the backward that begins, or NULL, who is told of it. */
 cup_status cup__tape_watched(cup_context *c, const cup__grad_watch **watch);
+
+/* Fails where a callback of a call that goes on would go through the tape, or drop what is
+ * recorded, beneath that call. `verb` is what it asked for. */
+cup_status cup__tape_free_to(cup_context *c, const char *verb, bool drops);
+/* Drops all. */
+void cup__tape_drop(cup_context *c);
 
 /* Frees the nodes from `count` on. */
 void cup__tape_truncate(cup_context *c, size_t count);

@@ -331,10 +331,41 @@ void cup__scope_pop(cup_context *c)
     pop(c, OF_SCOPE);
 }
 
+void cup__callback_begin(cup_context *c, cup__callback *callback)
+{
+    *callback = (cup__callback){c->depth + c->unopened, c->floor, c->recording};
+    c->floor = callback->scopes;
+}
+
+bool cup__callback_is_even(const cup_context *c, const cup__callback *callback)
+{
+    return c->depth + c->unopened == callback->scopes;
+}
+
+void cup__callback_end(cup_context *c, const cup__callback *callback)
+{
+    while (!cup__callback_is_even(c, callback))
+        pop(c, OF_SCOPE);
+    c->floor = callback->floor;
+    c->recording = callback->recording;
+}
+
+/* Closes a scope for the caller, if it is one of its own. */
+static void close_own(cup_context *c)
+{
+    if (c->floor && c->depth + c->unopened == c->floor)
+        cup__fail(&c->error, CUP_STATE,
+                  "an op or a block of yours closes a scope that was opened before it was called; "
+                  "it must close the scopes it opens, and no other");
+    else
+        pop(c, OF_CALLERS_SCOPE);
+}
+
 void cup_scope_open_without_grad(cup_context *c)
 {
+    size_t depth = c ? c->depth : 0;
     cup_scope_open(c);
-    if (!c || c->unopened)
+    if (!c || c->depth == depth)
         return;
     c->scopes[c->depth - 1].without_grad = true;
     c->scopes[c->depth - 1].recorded = c->recording;
@@ -352,7 +383,7 @@ cup_status cup_scope_return_all(cup_context *c, cup_tensor *const *tensors, int 
     for (int i = 0; tensors && i < count; i++)
         if (cup__usable(tensors[i], true, "cup_scope_return_all"))
             cup__tensor_hand_out(tensors[i]);
-    pop(c, OF_CALLERS_SCOPE);
+    close_own(c);
     return c->error.status;
 }
 
@@ -364,7 +395,7 @@ cup_tensor *cup_scope_return(cup_context *c, cup_tensor *t)
     if (!cup__usable(t, true, "cup_scope_return"))
         t = NULL;
     cup__tensor_hand_out(t);
-    pop(c, OF_CALLERS_SCOPE);
+    close_own(c);
     return t;
 }
 
@@ -373,9 +404,10 @@ void cup_scope_close(cup_context *c)
     if (!c)
         return;
     CUP__DEBUG_CALL(c);
-    if (c->depth == 2 && !c->unopened && c->tape && !c->scopes[1].without_grad)
+    bool outermost = c->depth == 2 && !c->unopened && !c->floor;
+    if (outermost && c->tape && !c->scopes[1].without_grad)
         c->tape_calls->clear(c);
-    pop(c, OF_CALLERS_SCOPE);
+    close_own(c);
 }
 
 void cup_seed(cup_context *c, uint64_t seed)

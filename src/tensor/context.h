@@ -97,6 +97,8 @@ struct cup_context {
     cup__scope *scopes; /* scopes[0] is the context's own and is never closed */
     size_t depth, scope_capacity;
     size_t unopened; /* scopes inside the innermost that there was no memory for */
+    size_t floor;    /* open scopes, these included, that are not the caller's to close: see
+                        cup__callback_begin; 0: none */
     cup_tensor *kept;
     cup_tensor *held; /* in no scope and not kept, but by others: see CUP__SCOPE_NONE */
     cup_tensor *spare; /* structs to use again */
@@ -162,5 +164,16 @@ void cup__context_leave(cup_context *c);
 /* Closes the innermost scope and leaves the tape alone. What else holds a tensor of it may go on
  * using it. */
 void cup__scope_pop(cup_context *c);
+
+/* While code of the caller's runs within a call, as an op or a block of its own: the scopes that
+ * are open when it begins it cannot close. Behind it they are even where it closed all of its own;
+ * the end closes those, and makes recording what it was. */
+typedef struct cup__callback {
+    size_t scopes, floor;
+    bool recording;
+} cup__callback;
+void cup__callback_begin(cup_context *c, cup__callback *callback);
+bool cup__callback_is_even(const cup_context *c, const cup__callback *callback);
+void cup__callback_end(cup_context *c, const cup__callback *callback);
 
 #endif

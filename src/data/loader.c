@@ -16,6 +16,7 @@
 
 #define PREFETCH 2
 #define PREFETCH_MOST 16
+#define EPOCHS_MOST ((int64_t)1 << 62) /* of a state to go on from, so that counting on is safe */
 #define ALIGN 256
 
 typedef struct slot {
@@ -306,7 +307,8 @@ cup_status cup_loader_resume(cup_loader *l, const cup_loader_state *state)
         return CUP_ARGUMENT;
     CUP__DEBUG_CALL(l->c->closed ? NULL : l->c);
     CUP_TRY(check_use(l));
-    if (!state || state->epoch < 0 || state->sample < 0 || state->sample > l->samples)
+    if (!state || state->epoch < 0 || state->epoch > EPOCHS_MOST || state->sample < 0 ||
+        state->sample > l->samples)
         return cup__fail(&l->c->error, CUP_ARGUMENT,
                          "a loader of %lld samples cannot go on at %s", (long long)l->samples,
                          state ? "this epoch and sample" : "a state that is NULL");

@@ -61,13 +61,15 @@ double cup_schedule_rate(const cup_schedule *s, int64_t step)
     if (!s)
         return 0;
     /* The first step must not have the rate 0, so the rise has warmup + 1 parts. */
-    if (step < s->warmup)
-        return s->high * (double)(step + 1) / (double)(s->warmup + 1);
+    int64_t warmup = s->warmup > 0 ? s->warmup : 0;
+    step = step > 0 ? step : 0;
+    if (step < warmup)
+        return s->high * ((double)step + 1) / ((double)warmup + 1);
     if (s->decline == CUP_DECLINE_CONSTANT || !is_decline(s->decline))
         return s->high;
     if (step >= s->steps)
         return s->low;
-    int64_t most = s->steps - s->warmup;
+    int64_t most = s->steps - warmup;
     int64_t steps = s->decline_steps > 0 && s->decline_steps < most ? s->decline_steps : most;
     int64_t first = s->steps - steps;
     if (step < first)

@@ -217,6 +217,26 @@ TEST(loader_resumes_at_the_sample)
     fake_expect_nothing_left();
 }
 
+TEST(loader_resumes_at_no_state_beyond_all)
+{
+    static const cup_loader_state wrong[] = {
+        {0, -1, 0}, {0, INT64_MAX, 0}, {0, 0, -1}, {0, 0, SAMPLES + 1}, {0, 0, INT64_MAX}};
+    cup_context *c = begin("cpu");
+    cup_loader *l = cup_loader_new(c, arrays, 2, &(cup_loader_options){SIZED, .batch = SAMPLES});
+    int32_t got[SAMPLES];
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+        EXPECT_INT(cup_loader_resume(l, &wrong[i]), CUP_ARGUMENT);
+        EXPECT_CONTAINS(cup_error_text(c), "cannot go on at this epoch and sample");
+        cup_error_clear(c);
+    }
+    const cup_loader_state last = {0, (int64_t)1 << 62, 0};
+    EXPECT_INT(cup_loader_resume(l, &last), CUP_OK);
+    for (int i = 0; i < 3; i++)
+        EXPECT_INT(take(l, c, got), SAMPLES);
+    cup_loader_free(l);
+    cup_context_free(c);
+}
+
 TEST(loader_drops_the_last)
 {
     int32_t got[SAMPLES];

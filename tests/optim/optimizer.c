@@ -413,6 +413,23 @@ TEST(schedule_declines_have_names)
     EXPECT_TEXT(cup_decline_name((cup_decline)-1), "?");
 }
 
+/* Whatever the numbers are, none overflows on the way. */
+TEST(schedule_of_any_numbers)
+{
+    static const int64_t numbers[] = {INT64_MIN, -5, 0, 1, 7, 10, INT64_MAX - 1, INT64_MAX};
+    enum { COUNT = sizeof numbers / sizeof *numbers };
+    for (int i = 0; i < COUNT * COUNT * COUNT * COUNT; i++) {
+        const cup_schedule s = {.high = 1,
+                                .low = 0.1,
+                                .warmup = numbers[i % COUNT],
+                                .steps = numbers[i / COUNT % COUNT],
+                                .decline = (cup_decline)(i % 5),
+                                .decline_steps = numbers[i / COUNT / COUNT % COUNT]};
+        double rate = cup_schedule_rate(&s, numbers[i / COUNT / COUNT / COUNT]);
+        EXPECT(rate > 0 && rate <= 1);
+    }
+}
+
 TEST(schedule_rises_and_falls)
 {
     cup_schedule s = {.high = 1, .low = 0.1, .warmup = 10, .steps = 110};

@@ -141,6 +141,9 @@ static cup_status check(cup_context *c, const char *name, cup_dtype dtype, int n
     if ((int)o->initializer < 0 || (int)o->initializer >= KINDS)
         return cup__fail(&c->error, CUP_ARGUMENT, "parameter %.200s: initializer %d is none", name,
                          (int)o->initializer);
+    if ((int)o->part < 0 || o->part > CUP_PART_EXPERTS_COLUMNS)
+        return cup__fail(&c->error, CUP_ARGUMENT, "parameter %.200s: part %d is none", name,
+                         (int)o->part);
     const kind *k = &kinds[o->initializer];
     if (k->fans && ndim < 2)
         return cup__fail(&c->error, CUP_SHAPE,

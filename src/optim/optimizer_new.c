@@ -28,6 +28,11 @@ static cup_status check_parameter(cup_context *c, const cup_parameter *p, int i)
                          cup__tensor_text(p->tensor, text),
                          p->tensor->context != c ? "belongs to another context"
                                                  : "must be in row-major order");
+    if (cup__tensor_read_only(p->tensor))
+        return cup__fail(&c->error, CUP_STATE,
+                         "optimizer: the memory of parameter %s, %s, was wrapped as read-only; "
+                         "train a copy of it",
+                         p->name, cup__tensor_text(p->tensor, text));
     if (!(p->rate >= 0 && p->rate < INFINITY))
         return cup__fail(&c->error, CUP_ARGUMENT, "optimizer: the rate of %s must be at least 0",
                          p->name);

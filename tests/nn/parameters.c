@@ -249,6 +249,7 @@ TEST(parameters_refuse_what_cannot_be)
         const char *words;
     } wrong[] = {{{.initializer = CUP_INITIALIZER_XAVIER_NORMAL}, "at least 2 dimensions"},
                  {{.initializer = (cup_initializer)77}, "initializer 77 is none"},
+                 {{.part = (cup_part)6}, "part 6 is none"},
                  {{.deviation = -1}, "must be finite"},
                  {{.rate = NAN}, "must be finite"},
                  {{.buffer = true}, "begins with zeros or ones"},

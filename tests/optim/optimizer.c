@@ -318,6 +318,20 @@ TEST(optimizer_leaves_parameters_without_gradient_alone)
     cup_context_free(r.c);
 }
 
+TEST(optimizer_of_memory_that_may_not_be_changed)
+{
+    float memory[] = {1, 2, 3};
+    cup_context *c = cup_context_new(CUP_OPTIONS(cup_options, .device = "cpu"));
+    const cup_parameter w = {
+        .name = "w",
+        .tensor = cup_tensor_wrap(c, CUP_F32, 1, (int64_t[]){3}, memory,
+                                  CUP_OPTIONS(cup_wrap_options, .read_only = true))};
+    EXPECT(!cup_optimizer_new(c, &w, 1, NULL));
+    EXPECT_INT(cup_error(c), CUP_STATE);
+    EXPECT_CONTAINS(cup_error_text(c), "parameter w, [3] f32, was wrapped as read-only");
+    cup_context_free(c);
+}
+
 TEST(optimizer_state_has_names)
 {
     run r;

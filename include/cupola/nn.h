@@ -262,7 +262,8 @@ typedef struct cup_sampling {
 } cup_sampling;
 
 /* Draws a token from `count` logits; number `draw` of the seed's sequence. NaN is never drawn. -1
- * where there is no number among them, and for a sampling whose size is wrong. */
+ * where there is no number among them, and for a sampling whose size is wrong, with a temperature
+ * or top_p that is no number or a top_k below 0; -2 where there is no host memory. */
 CUP_API int64_t cup_sample(const float *logits, int64_t count, uint64_t draw,
                            const cup_sampling *sampling);
 

@@ -69,6 +69,12 @@ static cup_status check_outputs(cup_context *c, const cup_custom_op *op, cup_ten
     return CUP_OK;
 }
 
+static void enter(cup_context *c, cup__callback *callback)
+{
+    cup__callback_begin(c, callback);
+    c->lent++;
+}
+
 /* Ends a callback, which said `status`. */
 static cup_status leave(cup_context *c, const cup_custom_op *op, const char *which,
                         const cup__callback *callback, cup_status status)
@@ -79,6 +85,7 @@ static cup_status leave(cup_context *c, const cup_custom_op *op, const char *whi
                            "custom %s: its %s must close the scopes it opens, and no other",
                            op->name, which);
     cup__callback_end(c, callback);
+    c->lent--;
     return status;
 }
 
@@ -89,7 +96,7 @@ static cup_status run_forward(cup_context *c, const cup_custom_op *op, cup_tenso
     cup_scope_open(c);
     bool was = cup_grad_recording(c, false);
     cup_status status = c->error.status;
-    cup__callback_begin(c, &callback);
+    enter(c, &callback);
     if (status == CUP_OK)
         status = op->forward(c, inputs, count, attributes, outputs);
     status = leave(c, op, "forward", &callback, status);
@@ -189,7 +196,7 @@ cup_tensor *cup__custom_again(cup_context *c, const cup__node *node, cup_tensor 
                                .attributes = node->attributes};
     cup__callback callback;
     cup_scope_open(c);
-    cup__callback_begin(c, &callback);
+    enter(c, &callback);
     cup_tensor *y = op->again(c, &g);
     if (leave(c, op, "again", &callback, y ? CUP_OK : CUP_STATE) == CUP_OK) {
         cup__shape shape = cup__shape_of(y);
@@ -218,7 +225,7 @@ cup_status cup__custom_backward(cup_context *c, const cup__node *node, const cup
     cup__callback callback;
     CUP_TRY(cup__coming_end_of(c, g->d_outputs, g->output_count));
     char is[CUP__SHAPE_TEXT], should[CUP__SHAPE_TEXT];
-    cup__callback_begin(c, &callback);
+    enter(c, &callback);
     CUP_TRY(leave(c, op, "backward", &callback, op->backward(c, g)));
     for (int i = 0; i < g->input_count; i++) {
         const cup_tensor *d = g->d_inputs[i];

@@ -20,6 +20,7 @@ static cup_status call_block(cup_context *c, const inside *b, cup_tensor *const 
     for (int i = 0; i < output_count; i++)
         outputs[i] = NULL;
     cup__callback_begin(c, &callback);
+    c->lent++;
     if (b->all)
         b->all(c, inputs, count, b->user, outputs);
     else
@@ -28,6 +29,7 @@ static cup_status call_block(cup_context *c, const inside *b, cup_tensor *const 
         cup__fail(&c->error, CUP_STATE,
                   "recompute: a block must close the scopes it opens, and no other");
     cup__callback_end(c, &callback);
+    c->lent--;
     for (int i = 0; i < output_count && c->error.status == CUP_OK; i++)
         if (!outputs[i] && b->all)
             cup__fail(&c->error, CUP_STATE, "recompute: a block left its result %d of %d NULL", i,

@@ -194,7 +194,7 @@ cup_status cup__tape_free_to(cup_context *c, const char *verb, bool drops)
                          "through it; compute what it needs in forward, or of recorded ops, see "
                          "cup_gradients_recorded",
                          verb);
-    if (c->tape && c->floor && drops)
+    if (c->tape && c->lent && drops)
         return cup__fail(&c->error, CUP_STATE,
                          "%s: an op or a block of yours that calls it would drop what was recorded "
                          "before; call it outside, or keep what is recorded with cup_tape_keep",

@@ -1,4 +1,5 @@
 /* Text from a model: what was fed, and then what it draws, goes back in. */
+#include <math.h>
 #include <string.h>
 
 #include "base/memory.h"
@@ -34,6 +35,19 @@ static void *rows_of(int64_t texts, int64_t each, size_t size)
                                                      : cup__malloc((size_t)(texts * each) * size);
 }
 
+static cup_status take_sampling(cup_generator *g, const cup_sampling *from)
+{
+    cup__error *error = &g->model->context->error;
+    cup_sampling *s = &g->sampling;
+    CUP_TRY(cup__options_take(error, "generator", s, sizeof *s, from));
+    if (isnan(s->temperature) || isnan(s->top_p) || s->top_k < 0)
+        return cup__fail(error, CUP_ARGUMENT,
+                         "generator: a temperature of %g, a top_p of %g and a top_k of %lld; the "
+                         "former must be numbers, and top_k not below 0",
+                         s->temperature, s->top_p, (long long)s->top_k);
+    return CUP_OK;
+}
+
 cup_generator *cup_generator_texts_new(cup_gpt *m, int64_t texts, const cup_sampling *sampling)
 {
     if (!m || m->context->error.status != CUP_OK)
@@ -50,8 +64,7 @@ cup_generator *cup_generator_texts_new(cup_gpt *m, int64_t texts, const cup_samp
     }
     g->model = m;
     g->texts = texts;
-    if (cup__options_take(&m->context->error, "generator", &g->sampling, sizeof g->sampling,
-                          sampling) != CUP_OK) {
+    if (take_sampling(g, sampling) != CUP_OK) {
         cup_generator_free(g);
         return NULL;
     }
@@ -226,11 +239,14 @@ static cup_status next_of(cup_generator *g, int32_t *to)
     if (cup_gpt_cache_used(g->cache) == g->count && !(g->drawing && cup__drawing_has(g->drawing)))
         cup_gpt_cache_cut(g->cache, g->count - 1);
     CUP_TRY(g->drawing ? next_of_device(g, to) : next_of_host(g, to));
-    for (int64_t text = 0; text < g->texts; text++)
+    for (int64_t text = 0; text < g->texts; text++) {
+        if (to[text] == -2)
+            return cup__fail(error, CUP_MEMORY, "out of host memory for a generator");
         if (to[text] < 0)
             return cup__fail(error, CUP_STATE,
                              "generator: the model's output is not a number; its weights "
                              "are broken");
+    }
     g->draws++;
     part_documents(g);
     make_room(g);

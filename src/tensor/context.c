@@ -297,7 +297,8 @@ cup_status cup_fail(cup_context *c, cup_status status, const char *format, ...)
 
 void cup_error_clear(cup_context *c)
 {
-    if (c && c->device && !c->closed)
+    /* Of a context that could not be made as a whole the error is all there is. */
+    if (c && c->random.state && !c->closed)
         cup__error_clear(&c->error);
 }
 

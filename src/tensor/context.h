@@ -99,6 +99,7 @@ struct cup_context {
     size_t unopened; /* scopes inside the innermost that there was no memory for */
     size_t floor;    /* open scopes, these included, that are not the caller's to close: see
                         cup__callback_begin; 0: none */
+    int lent; /* ops and blocks of the caller's that run now, for which the tape has to stay */
     cup_tensor *kept;
     cup_tensor *held; /* in no scope and not kept, but by others: see CUP__SCOPE_NONE */
     cup_tensor *spare; /* structs to use again */

@@ -7,6 +7,7 @@
 #include "cupola/graph.h"
 #include "cupola/loop.h"
 #include "io/checkpoint.h"
+#include "tensor/context.h"
 
 #define CUP__PENDING_MOST 64 /* steps whose loss may still be on the device */
 
@@ -77,6 +78,7 @@ struct cup_loop {
 
     struct cup__saving *saving; /* a save that has begun, or NULL */
     const cup_training_hooks *hooks; /* of the run that goes on, or NULL */
+    bool running;
 
     cup_parameters *list;
     cup_optimizer *optimizer; /* the loop's */
@@ -181,6 +183,8 @@ cup_status cup__loop_compute(cup_loop *loop, int64_t from, int64_t to);
 cup_status cup__loop_note(cup_loop *loop, cup_tensor *loss, int64_t i);
 /* What cup_loop_cost was given since the last call, or NULL. */
 cup_tensor *cup__loop_owed(cup_loop *loop);
+/* Ends one of the program's calls, which must have closed the scopes it opened. */
+cup_status cup__loop_called(cup_loop *loop, const cup__callback *callback);
 /* Random numbers from here on are those of batch i. */
 void cup__loop_draw(cup_loop *loop, int64_t i);
 /* Says whether forward or backward of batch i is computed, to who looks for what is not finite. */

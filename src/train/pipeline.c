@@ -86,8 +86,11 @@ static cup_status check_made(cup_loop *l, const cup_tensor *y, int chunk, int64_
 static cup_tensor *call(cup_loop *l, int64_t i, int chunk, cup_tensor *x)
 {
     const cup_loop_calls *calls = &l->calls;
-    return calls->chunk ? calls->chunk(l->c, i, chunk, x, calls->user)
-                        : calls->stage(l->c, i, x, calls->user);
+    cup__callback callback;
+    cup__callback_begin(l->c, &callback);
+    cup_tensor *y = calls->chunk ? calls->chunk(l->c, i, chunk, x, calls->user)
+                                 : calls->stage(l->c, i, x, calls->user);
+    return cup__loop_called(l, &callback) == CUP_OK ? y : NULL;
 }
 
 /* Adds to the loss of a batch what a chunk of this stage knows of it, which others do not. */

@@ -21,8 +21,11 @@ static cup_status ask(cup_loop *l, double *loss)
     cup_context *c = l->c;
     bool recorded = cup_grad_recording(c, false);
     bool trained = cup_parameters_training(l->list, false);
+    cup__callback callback;
     cup_scope_open(c);
+    cup__callback_begin(c, &callback);
     cup_status status = l->calls.evaluate(c, loss, l->calls.user);
+    cup__loop_called(l, &callback);
     cup_scope_return(c, NULL);
     cup_parameters_training(l->list, trained);
     cup_grad_recording(c, recorded);
@@ -103,6 +106,32 @@ static cup_status run_steps(cup_loop *l, const cup_training_hooks *hooks)
     return save(l, hooks, false);
 }
 
+static cup_status run(cup_loop *l, const cup_training_hooks *hooks)
+{
+    CUP_TRY(cup__loop_own(l));
+    CUP_TRY(cup__loop_prepare(l));
+    CUP_TRY(cup__loop_spread(l));
+    bool (*stop)(void *) = l->c->stop;
+    void *stop_user = l->c->stop_user;
+    if (hooks->stop)
+        cup_stop_when(l->c, hooks->stop, hooks->user);
+    if (l->comm) {
+        l->asked = l->c->stop;
+        l->asked_user = l->c->stop_user;
+        cup_stop_when(l->c, NULL, NULL);
+    }
+    l->hooks = hooks;
+    cup_status status = run_steps(l, hooks);
+    cup_stop_when(l->c, stop, stop_user);
+    if (status == CUP_INTERRUPTED) {
+        cup_error_clear(l->c);
+        status = save(l, hooks, false);
+        status = status == CUP_OK ? CUP_INTERRUPTED : status;
+    }
+    l->hooks = NULL;
+    return status;
+}
+
 cup_status cup_loop_run(cup_loop *l, const cup_training_hooks *from)
 {
     cup_training_hooks hooks;
@@ -111,26 +140,11 @@ cup_status cup_loop_run(cup_loop *l, const cup_training_hooks *from)
     if (l->c->error.status != CUP_OK)
         return l->c->error.status;
     CUP_TRY(cup__options_take(&l->c->error, "training: its hooks", &hooks, sizeof hooks, from));
-    CUP_TRY(cup__loop_own(l));
-    CUP_TRY(cup__loop_prepare(l));
-    CUP_TRY(cup__loop_spread(l));
-    bool (*stop)(void *) = l->c->stop;
-    void *stop_user = l->c->stop_user;
-    if (hooks.stop)
-        cup_stop_when(l->c, hooks.stop, hooks.user);
-    if (l->comm) {
-        l->asked = l->c->stop;
-        l->asked_user = l->c->stop_user;
-        cup_stop_when(l->c, NULL, NULL);
-    }
-    l->hooks = &hooks;
-    cup_status status = run_steps(l, &hooks);
-    cup_stop_when(l->c, stop, stop_user);
-    if (status == CUP_INTERRUPTED) {
-        cup_error_clear(l->c);
-        status = save(l, &hooks, false);
-        status = status == CUP_OK ? CUP_INTERRUPTED : status;
-    }
-    l->hooks = NULL;
+    if (l->running)
+        return cup__fail(&l->c->error, CUP_STATE,
+                         "training: the run goes on; none of its calls and hooks can run it again");
+    l->running = true;
+    cup_status status = run(l, &hooks);
+    l->running = false;
     return status;
 }

@@ -28,12 +28,23 @@ static double losses_of(const cup_loop *l)
     return (double)l->options.accumulate * cup_comm_count(l->among);
 }
 
+cup_status cup__loop_called(cup_loop *l, const cup__callback *callback)
+{
+    if (!cup__callback_is_even(l->c, callback))
+        cup__fail(&l->c->error, CUP_STATE,
+                  "training: a call of the run's must close the scopes it opens, and no other");
+    cup__callback_end(l->c, callback);
+    return l->c->error.status;
+}
+
 /* All that varies from step to step goes into device memory before the step is computed. */
 cup_status cup__loop_set_step(cup_loop *l)
 {
     if (l->calls.batch) {
+        cup__callback callback;
+        cup__callback_begin(l->c, &callback);
         cup_status status = l->calls.batch(l->c, l->steps, l->calls.user);
-        CUP_TRY(l->c->error.status);
+        CUP_TRY(cup__loop_called(l, &callback));
         if (status != CUP_OK)
             return cup__fail(&l->c->error, status, "training: the batches of step %lld failed",
                              (long long)l->steps);
@@ -121,7 +132,11 @@ static cup_tensor *made_of(const cup_loop *l, int64_t i)
 
 static cup_tensor *loss_of(cup_loop *l, int64_t i)
 {
+    cup__callback callback;
+    cup__callback_begin(l->c, &callback);
     cup_tensor *loss = made_of(l, i), *owed = cup__loop_owed(l);
+    if (cup__loop_called(l, &callback) != CUP_OK)
+        return NULL;
     return loss && owed ? cup_add(l->c, loss, owed) : loss;
 }
 

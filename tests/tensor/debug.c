@@ -325,6 +325,8 @@ TEST(debug_is_asked_for_by_the_environment)
     c = cup_context_new(CUP_OPTIONS(cup_options, .device = "cpu"));
     EXPECT_INT(cup_error(c), CUP_ARGUMENT);
     EXPECT_CONTAINS(cup_error_text(c), "CUP_DEBUG");
+    cup_error_clear(c); /* half a context computes nothing */
+    EXPECT(!cup_uniform(c, CUP_F32, 0, NULL, 0, 1) && cup_error(c) == CUP_ARGUMENT);
     cup_context_free(c);
     setenv("CUP_DEBUG", "0", 1);
     c = cup_context_new(CUP_OPTIONS(cup_options, .device = "cpu"));

@@ -152,7 +152,7 @@ int64_t cup__draw_token(const float *logits, int64_t count, const cup__draw *how
     int64_t k = how->top_k > 0 && how->top_k < count ? how->top_k : count;
     candidate *space = cup__malloc((size_t)k * sizeof *space);
     if (!space)
-        return -1;
+        return -2;
     heap all = candidates(space, logits, count, k);
     scale by = {(double)logits[best], how->temperature > 0 ? how->temperature : 1};
     double part = how->top_p > 0 && how->top_p < 1 ? how->top_p : 1;
@@ -198,16 +198,20 @@ static cup_status specification(cup__call *call)
     if (!row)
         return cup__call_fail(call, CUP_MEMORY, "out of host memory");
     uint64_t first = (uint64_t)counter[cup__offset_of(counters, 0)] * (uint64_t)rows;
-    for (int64_t b = 0; b < rows; b++) {
+    int64_t token = 0;
+    for (int64_t b = 0; b < rows && token > -2; b++) {
         for (int64_t i = 0; i < count; i++)
             row[i] = (float)cup__load(x, cup__offset_of(x, b * count + i));
         how.number = first + (uint64_t)b;
         int32_t *to = call->out[0]->data;
-        to[cup__offset_of(call->out[0], b)] = (int32_t)cup__draw_token(row, count, &how);
+        token = cup__draw_token(row, count, &how);
+        to[cup__offset_of(call->out[0], b)] = (int32_t)token;
     }
+    cup__free(row);
+    if (token == -2)
+        return cup__call_fail(call, CUP_MEMORY, "out of host memory");
     for (int64_t i = 0; i < counters->count; i++)
         counter[cup__offset_of(counters, i)]++;
-    cup__free(row);
     return CUP_OK;
 }
 

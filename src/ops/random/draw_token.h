@@ -11,7 +11,7 @@ typedef struct cup__draw {
     uint64_t seed, number;
 } cup__draw;
 
-/* One of `count` tokens; -1 where no logit is a number, or there is no memory. */
+/* One of `count` tokens; -1 where no logit is a number, -2 where there is no memory. */
 int64_t cup__draw_token(const float *logits, int64_t count, const cup__draw *how);
 
 #endif

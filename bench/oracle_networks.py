@@ -72,9 +72,11 @@ def recurrence():
 
 
 def ctc_loss():
-    steps, batch, classes, most = (choose.randint(*b) for b in ((4, 9), (1, 3), (2, 5), (1, 3)))
+    steps, batch, classes, most = (choose.randint(*b) for b in ((6, 9), (1, 3), (2, 5), (1, 3)))
     targets = torch.randint(1, classes, (batch, most))
-    lengths = [torch.tensor([choose.randint(1, n) for _ in range(batch)]) for n in (steps, most)]
+    # Room for all targets, and a blank between equal ones: without, PyTorch's gradient is NaN.
+    lengths = [torch.tensor([choose.randint(least, n) for _ in range(batch)])
+               for least, n in ((2 * most, steps), (1, most))]
     # PyTorch gives the gradient of what a log_softmax before it got: that of log_probs lacks their
     # exponentials.
     def loss(x, *rest):

@@ -129,17 +129,24 @@ typedef struct spot {
     int64_t position, place;
 } spot;
 
-/* What pair i turns by for each position, at this one, where the base is g^(pairs / (pairs - 1))
- * times as large as at the first positions: g^(-i / (pairs - 1)) times as much. Far on a frequency
- * that is off in its last bit turns by as much as that times the position. */
-static double frequency_of(const cup__qkv_read *r, int64_t i, int64_t pairs, int64_t position)
+/* The cosine and sine that pair i turns by at a position. Where the base is g^(pairs / (pairs - 1))
+ * times as large as at the first positions the pair turns g^(-i / (pairs - 1)) times as fast, and
+ * far on a frequency that is off in its last bit is off by as much as that times the position. */
+static void turn_of(const cup__qkv_read *r, int64_t i, int64_t pairs, int64_t position,
+                    double *cosine, double *sine)
 {
     double usual = cup__rope_frequency(&r->rope, i, pairs);
-    if (r->growth == 0 || position < r->original)
-        return usual;
+    if (r->growth == 0 || position < r->original) {
+        *cosine = cos((double)position * usual);
+        *sine = sin((double)position * usual);
+        return;
+    }
     long double times = (long double)(position + 1) / (long double)r->original;
     long double g = r->growth * times - r->growth + 1;
-    return (double)(usual * powl(g, -(long double)i / (long double)(pairs - 1)));
+    long double slower = powl(g, -(long double)i / (long double)(pairs - 1));
+    long double angle = (long double)position * usual * slower;
+    *cosine = (double)cosl(angle);
+    *sine = (double)sinl(angle);
 }
 
 /* Element d of a head of qkv, turned where heads are. */
@@ -151,9 +158,10 @@ static double turned(const cup__qkv_read *r, int64_t batch, int64_t head, int64_
     if (r->rope.base == 0 || head >= r->heads + r->kv_heads)
         return x;
     int64_t pair = d < pairs ? d : d - pairs, other = d < pairs ? d + pairs : pair;
-    double angle = (double)position * frequency_of(r, pair, pairs, position);
+    double cosine, sine;
+    turn_of(r, pair, pairs, position, &cosine, &sine);
     double y = cup__load(r->qkv, cup__offset_of(r->qkv, row * r->size + other));
-    return cup__rope_amplitude(&r->rope) * (x * cos(angle) + (d < pairs ? -y : y) * sin(angle));
+    return cup__rope_amplitude(&r->rope) * (x * cosine + (d < pairs ? -y : y) * sine);
 }
 
 static int64_t row_of(const cup__qkv_read *r, int64_t batch, int64_t head, int64_t key)
@@ -312,6 +320,9 @@ static const cup__sample samples[] = {
           .rope_dynamic = true)},
     {"67x1x384 67x2x50x64 67x2x50x64 67",
      WITH(.heads = 2, .rope_base = 1e4, .rope_factor = 8, .rope_original = 9,
+          .rope_dynamic = true)},
+    {"5x1x384 5x2x3000x64 5x2x3000x64 5",
+     WITH(.heads = 2, .rope_base = 1e6, .rope_factor = 2, .rope_original = 100,
           .rope_dynamic = true)},
     {NULL, NULL}};
 static const cup__sample bench[] = {

@@ -21,21 +21,23 @@
 #ifndef GROWS
 #define GROWS 0
 #endif
+#if GROWS
+#include "grown_frequency.cuh"
+#endif
 #define LOG2_E 1.4426950408889634
 
 typedef dtype_of<CUP_ID>::type id_type;
 
-/* That of a pair at a position. A base that is g times as large, to the power of pairs over pairs
- * less one, makes it g to the power of -pair over pairs less one times as large. */
-DEVICE double frequency_of(const read_call &c, int pair, long long position)
+/* The cosine and sine that a pair turns by at a position. */
+DEVICE void turn_pair(const read_call &c, int pair, long long position, real *cosine, real *sine)
 {
 #if GROWS
     if (position >= c.original) {
-        double g = c.factor * (double)(position + 1) / c.original - c.factor + 1;
-        return c.frequency[pair] * exp2(-log2(g) * pair / (c.size / 2 - 1));
+        turn_of(grown_frequency(c, pair, position, real()), position, cosine, sine);
+        return;
     }
 #endif
-    return c.frequency[pair];
+    turn_of(c.frequency[pair], position, cosine, sine);
 }
 
 /* Element d of a head, turned where heads are. */
@@ -44,7 +46,7 @@ DEVICE real turned(const read_call &c, const T *head, int d, long long position)
 #if TURNED
     int pairs = c.size / 2, pair = d < pairs ? d : d - pairs;
     real cosine, sine, u = to_real(head[pair]), v = to_real(head[pair + pairs]);
-    turn_of(frequency_of(c, pair, position), position, &cosine, &sine);
+    turn_pair(c, pair, position, &cosine, &sine);
 #if TURNED > 1
     cosine *= (real)c.amplitude;
     sine *= (real)c.amplitude;

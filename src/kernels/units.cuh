@@ -2,7 +2,7 @@
  * nobody can tell ahead how long units take, the next one each time that it has taken one. Results
  * do not depend on who makes them (sm_90 and on).
  *
- * A thread of the block takes a number when the warps begin with the one before. Of the two numbers
+ * A thread of the block takes a number when all have let go of the one before. Of the two numbers
  * at `queue`, one counts those that were taken, and one the blocks that are done, the last of which
  * leaves both at 0 for the next kernel. */
 #ifndef CUP_UNITS_CUH
@@ -33,8 +33,8 @@ struct unit_ring {
     }
 };
 
-/* By one thread: gives out numbers up to one that is no unit's, each when all have taken the one
- * before. */
+/* By one thread: gives out numbers up to one that is no unit's, each when all have let go of the
+ * one before. */
 DEVICE void give_units(unsigned *queue, const unit_ring &to, int units)
 {
     ring_place<1> place = {0, 0};
@@ -52,15 +52,27 @@ DEVICE void give_units(unsigned *queue, const unit_ring &to, int units)
         queue[0] = queue[1] = 0;
 }
 
-/* The side of a warp that orders copies or multiplies. */
-struct unit_taker {
+/* The side of a warp. What multiplies lets go of a number as soon as it has read it; what orders
+ * copies, which is a little ahead, when it says so, or has ordered all of its unit: then the next
+ * is taken when a block is nearly there, not while others that are done sooner could have it. */
+template <bool Orders> struct unit_taker {
     ring_place<1> place;
+    bool holds;
+
+    __device__ __forceinline__ void let_go(const unit_ring &from)
+    {
+        if (QUEUED && holds)
+            from.pipe.release<1>(0);
+        holds = false;
+    }
 
     __device__ __forceinline__ int take(const unit_ring &from)
     {
         from.pipe.wait_full(place);
         int i = __shfl_sync(0xffffffffu, (int)load_shared4(from.number()), 0);
-        from.pipe.release<1>(0);
+        holds = true;
+        if (!Orders)
+            let_go(from);
         place.next();
         return i;
     }
@@ -68,11 +80,13 @@ struct unit_taker {
     __device__ __forceinline__ int first(const unit_ring &from)
     {
         place = {0, 0};
+        holds = false;
         return QUEUED ? take(from) : (int)blockIdx.x;
     }
 
     __device__ __forceinline__ int next(const unit_ring &from, int i)
     {
+        let_go(from);
         return QUEUED ? take(from) : i + (int)gridDim.x;
     }
 };

@@ -275,6 +275,12 @@ static const cup__sample samples[] = {
     {"1x1x90x128 1x1x40x128 1x1x40x128 - - - - 1x1x1x40",
      WITH(.causal = true, .window_left = 40, .top_left = true)},
     {"1x4x2x64 1x1x100x64 1x1x100x64", WITH(.causal = true, .top_left = true)},
+    /* Tiles of 192 queries, the last of them short, whose thirds see keys of their own or none. */
+    {"1x2x500x24 1x1x700x24 1x1x700x24", &causal},
+    {"1x1x450x40 1x1x260x40 1x1x260x40 1 1", &causal},
+    {"1x1x500x64 1x1x500x64 1x1x500x64", WITH(.causal = true, .window_left = 100)},
+    {"1x1x460x16 1x1x900x16 1x1x900x16", WITH(.window_left = 150, .window_right = 70)},
+    {"2x1x450x8 2x1x450x8 2x1x450x8 - - 2x5", WITH(.causal = true)},
     /* Several tiles of keys that a query sees, between some that it does not. */
     {"1x1x70x8 1x1x600x8 1x1x600x8", WITH(.causal = true, .window_left = 270)},
     {"1x1x30x72 1x1x620x72 1x1x620x72", WITH(.window_left = 290, .window_right = 150)},

@@ -94,14 +94,14 @@ static bool bias_is_single(const cup__attention *a)
 }
 
 /* Three warpgroups do more work on each key that is read, unless their tiles of 192 queries leave
- * more rows empty, or dropout or a bias needs more registers than three have. */
+ * an eighth more rows empty, or dropout or a bias needs more registers than three have. */
 static int forward_warpgroups(const cup__attention *a)
 {
     int64_t by_two = cup__attention_tiles(a->queries, 128) * 128;
     int64_t by_three = cup__attention_tiles(a->queries, 192) * 192;
     bool fits = a->dropout == 0 && !a->score.bias && !cup__score_varies(&a->score, 3);
     fits = fits && !a->lists.given; /* whose blocks do not fill 192 queries */
-    return padded(a) == 64 && fits && by_three <= by_two + by_two / 16 ? 3 : 2;
+    return padded(a) == 64 && fits && by_three <= by_two + by_two / 8 ? 3 : 2;
 }
 
 static int widest_step(const cup__attention *a)
@@ -177,6 +177,7 @@ cup__hopper_plan cup__hopper_choose(cup__hopper_kernel kernel, const cup__attent
     } else if (kernel == CUP__HOPPER_FORWARD) {
         plan.warpgroups = forward_warpgroups(a);
         plan.step = forward_step(a);
+        plan.stages = plan.warpgroups == 3 ? 3 : 2;
     } else if (kernel == CUP__HOPPER_QUERIES) {
         plan.step = queries_step(a);
     } else {
@@ -188,10 +189,11 @@ cup__hopper_plan cup__hopper_choose(cup__hopper_kernel kernel, const cup__attent
 
 int64_t cup__hopper_bytes(cup__hopper_kernel kernel, const cup__hopper_plan *plan, int64_t size)
 {
-    static const int held[] = {1, 3, 2}; /* tiles of rows */
+    bool ahead = kernel == CUP__HOPPER_FORWARD && plan->stages > 2; /* queries of the next tile */
+    const int64_t held[] = {1 + ahead, 3, 2};                       /* tiles of rows */
     int64_t rows = 64 * plan->warpgroups * held[kernel], walked = 2 * plan->stages * plan->step;
     int64_t numbers = kernel == CUP__HOPPER_KEYS ? plan->stages * plan->step * 8 : 0;
-    return (rows + walked) * size * 2 + numbers + BARRIER_BYTES * (2 * plan->stages + 1);
+    return (rows + walked) * size * 2 + numbers + BARRIER_BYTES * (2 * plan->stages + 1 + ahead);
 }
 
 /* A tensor map over heads: boxes of 64 features of some positions. */
@@ -233,9 +235,10 @@ static int64_t pairs_of(const cup__attention *a, int64_t positions, int64_t rows
     return (cup__attention_tiles(positions, rows) + 1) / 2 * a->batch * heads;
 }
 
-/* Whether blocks take the next tile when they have taken one, as units.cuh says: where a formula
+/* Whether blocks take the next tile when they are done with one, as units.cuh says: where a formula
  * skips, and forward where so many blocks would be without a pair in the last round that it takes
- * over a sixteenth more. */
+ * over a sixteenth more, or where three warpgroups, which leave out keys each for itself, make
+ * pairs unequal. */
 static bool is_queued(const cup__attention *a, cup__hopper_kernel which,
                       const cup__hopper_plan *plan)
 {
@@ -247,7 +250,7 @@ static bool is_queued(const cup__attention *a, cup__hopper_kernel which,
     int64_t pairs = pairs_of(a, a->queries, 64 * plan->warpgroups, a->heads);
     int64_t at_once = cup__cuda_facts(cup__cuda_of(a->c->device))->multiprocessors;
     int64_t rounds = (pairs + at_once - 1) / at_once;
-    return rounds > 1 && 16 * rounds * at_once > 17 * pairs;
+    return rounds > 1 && (plan->warpgroups == 3 || 16 * rounds * at_once > 17 * pairs);
 }
 
 static cup_status call_of(const cup__attention *a, cup__hopper_kernel which,

@@ -14,12 +14,10 @@
 #ifndef STEP
 #define STEP 128
 #endif
-#ifndef ORDER
-#define ORDER 1
-#endif
 #ifndef BLOCKS
 #define BLOCKS 1 /* on a multiprocessor at a time */
 #endif
+#define Q_STAGES (STAGES > 2 ? 2 : 1)
 
 #include "attention_wgmma_scores.cuh"
 
@@ -27,7 +25,7 @@
 
 struct layout {
     uint32_t q, k, v;
-    ring<1> q_pipe;
+    ring<Q_STAGES> q_pipe;
     ring<STAGES> k_pipe, v_pipe;
     unit_ring units;
 };
@@ -36,24 +34,27 @@ DEVICE layout lay_out(uint32_t memory)
 {
     layout at;
     at.q = memory;
-    at.k = at.q + WARPGROUPS * ROW_BYTES;
+    at.k = at.q + Q_STAGES * WARPGROUPS * ROW_BYTES;
     at.v = at.k + STAGES * STEP_BYTES;
     at.k_pipe.barriers = at.v + STAGES * STEP_BYTES;
     at.v_pipe.barriers = at.k_pipe.barriers + 16 * STAGES;
     at.q_pipe.barriers = at.v_pipe.barriers + 16 * STAGES;
-    at.units.pipe.barriers = at.q_pipe.barriers + 16;
+    at.units.pipe.barriers = at.q_pipe.barriers + 16 * Q_STAGES;
     return at;
 }
 
-/* Tiles of keys, from the first on, up to the last that the queries of a tile see anything of. */
-DEVICE int tiles_seen(const attention_call &c, int batch, int first)
+/* Tiles of keys, from the first on, up to the last that `rows` queries from `first` on see anything
+ * of. */
+DEVICE int tiles_seen(const attention_call &c, int batch, int first, int rows)
 {
-    int last = first + ROWS < c.queries ? first + ROWS : c.queries;
+    int last = first + rows < c.queries ? first + rows : c.queries;
     int end = seen_by(c, batch, last - 1);
     return end > 0 ? (end + STEP - 1) / STEP : 0;
 }
 
 #define SPARSE (LISTS || SKIPS) /* not all tiles of a range are met */
+#define NEARLY 4 /* tiles of keys before a unit's end the next one is asked for */
+#define APART (WARPGROUPS > 2 && !SPARSE) /* warpgroups see ranges of their own */
 
 /* The last of the tiles [begin, n] that lists, and a formula, let the queries of a tile from
  * `first` on see; begin - 1 where there is none. With a formula, by a warp. */
@@ -64,19 +65,24 @@ DEVICE int last_tile(const attention_call &c, const unit_of_queries &u, int firs
     return seen_up_to(c, u.batch, u.head, first, ROWS, n, begin, STEP, known);
 }
 
+DEVICE unit_of_queries unit_of_forward(const attention_call &c, int index)
+{
+    return APART && !CAUSAL && !QUEUED ? unit_with_short_last(c, index) : unit_at(c, index, ROWS);
+}
+
 /* Of the warp that orders all copies, the lane that does so; the others look for tiles with it. */
 DEVICE void produce(const attention_call &c, const tensor_map &q, const tensor_map &k,
                     const tensor_map &v, const layout &at, bool leads)
 {
-    ring_place<1> q_place = {0, 0};
+    ring_place<Q_STAGES> q_place = {0, 0};
     ring_place<STAGES> k_place = {0, 0}, v_place = {0, 0};
-    unit_taker units;
+    unit_taker<true> units;
     for (int i = units.first(at.units); i < units_of(c, ROWS); i = units.next(at.units, i)) {
-        unit_of_queries u = unit_at(c, i, ROWS);
+        unit_of_queries u = unit_of_forward(c, i);
         int kv = u.head / (c.heads / c.kv_heads);
         for (int half = 0; half < u.count; half++) {
             known_tiles known(0, 0);
-            int tiles = tiles_seen(c, u.batch, u.first(half));
+            int tiles = tiles_seen(c, u.batch, u.first(half), ROWS);
             int begin = first_tile(c, u.batch, u.first(half), STEP);
             if (SPARSE)
                 tiles = last_tile(c, u, u.first(half), begin, tiles - 1, known) + 1;
@@ -85,12 +91,15 @@ DEVICE void produce(const attention_call &c, const tensor_map &q, const tensor_m
             if (leads) {
                 at.q_pipe.claim(q_place, WARPGROUPS * ROW_BYTES);
                 for (int w = 0; w < WARPGROUPS; w++)
-                    bring<64>(q, at.q + w * ROW_BYTES, at.q_pipe.full(0), u.first(half) + 64 * w,
-                              u.head, u.batch, TMA_EVICT_FIRST);
+                    bring<64>(q, at.q + (q_place.stage * WARPGROUPS + w) * ROW_BYTES,
+                              at.q_pipe.full(q_place.stage), u.first(half) + 64 * w, u.head,
+                              u.batch, TMA_EVICT_FIRST);
             }
             q_place.next();
             int before = tiles; /* the tile that was met before tile n */
             for (int n = tiles - 1; n >= begin - 1; n--) {
+                if (n < begin + NEARLY)
+                    units.let_go(at.units);
                 if (n >= begin) {
                     if (leads) {
                         at.k_pipe.claim(k_place, STEP_BYTES);
@@ -118,26 +127,47 @@ DEVICE void produce(const attention_call &c, const tensor_map &q, const tensor_m
     }
 }
 
-/* The warpgroups start their products in turn. */
-DEVICE void wait_turn(int group)
-{
-    if (ORDER)
-        meet(1 + group, 256);
-}
-
-DEVICE void pass_turn(int group)
-{
-    if (ORDER)
-        pass(1 + (group + 1) % WARPGROUPS, 256);
-}
-
 /* One tile of queries against its keys. What a warpgroup keeps from tile to tile. */
 struct consumer {
     place at;
     uint64_t q, k, v; /* descriptions of its rows, and of the first stages */
-    ring_place<1> q_place;
+    ring_place<Q_STAGES> q_place;
     ring_place<STAGES> k_place, v_place;
 };
+
+/* The rows of the warpgroup's queries. */
+DEVICE uint64_t rows_of(const consumer &w)
+{
+    return w.q + (WARPGROUPS * ROW_BYTES >> 4) * w.q_place.stage;
+}
+
+/* Lets go of tiles that no query of this warpgroup sees and others of the block do. */
+DEVICE void pass_by(const layout &at, consumer &w, int count)
+{
+#pragma unroll 1
+    for (; count > 0; count--) {
+        wait_turn(w.at.group);
+        pass_turn(w.at.group);
+        at.k_pipe.wait_full(w.k_place);
+        at.k_pipe.release<1>(w.k_place.stage);
+        w.k_place.next();
+        at.v_pipe.wait_full(w.v_place);
+        at.v_pipe.release<1>(w.v_place.stage);
+        w.v_place.next();
+    }
+}
+
+/* A tile of queries none of which is this warpgroup's: it has a turn more than there are tiles of
+ * keys, as the others have. */
+DEVICE void stand_by(const layout &at, consumer &w, int tiles)
+{
+    pass_by(at, w, tiles);
+    wait_turn(w.at.group);
+    pass_turn(w.at.group);
+    at.q_pipe.wait_full(w.q_place);
+    at.q_pipe.release<1>(w.q_place.stage);
+    w.q_place.next();
+}
 
 /* The scores of tile n; `query` is the first of the warp. */
 DEVICE void to_probabilities(const attention_call &c, int n, bool whole, int query,
@@ -164,7 +194,7 @@ DEVICE void step(const attention_call &c, const layout &at, consumer &w, int n, 
     bias_words bias;
     wait_turn(w.at.group);
     wgmma_fence();
-    start_scores(s, w.q, w.k + (STEP_BYTES >> 4) * w.k_place.stage);
+    start_scores(s, rows_of(w), w.k + (STEP_BYTES >> 4) * w.k_place.stage);
     at.v_pipe.wait_full(w.v_place);
     wgmma_fence();
     start_results(o, p, w.v + (STEP_BYTES >> 4) * w.v_place.stage);
@@ -209,7 +239,7 @@ DEVICE void walk(const attention_call &c, const layout &at, consumer &w, const u
     at.k_pipe.wait_full(w.k_place);
     wait_turn(w.at.group);
     wgmma_fence();
-    start_scores(s, w.q, w.k + (STEP_BYTES >> 4) * w.k_place.stage);
+    start_scores(s, rows_of(w), w.k + (STEP_BYTES >> 4) * w.k_place.stage);
     pass_turn(w.at.group);
     load_bias(c, see, (tiles - 1) * STEP, bias);
     wgmma_wait<0>();
@@ -226,7 +256,7 @@ DEVICE void walk(const attention_call &c, const layout &at, consumer &w, const u
         more = true;
         step(c, at, w, n, known.is_whole(n), query, see, u.row, s, p, o, state, fade);
     }
-    at.q_pipe.release<1>(0);
+    at.q_pipe.release<1>(w.q_place.stage);
     w.q_place.next();
     end_step(at, w, s, p, o, fade, SPARSE ? more : tiles > begin + 1);
     at.v_pipe.wait_full(w.v_place);
@@ -238,6 +268,27 @@ DEVICE void walk(const attention_call &c, const layout &at, consumer &w, const u
     wgmma_hold(o);
     at.v_pipe.release<1>(w.v_place.stage);
     w.v_place.next();
+}
+
+/* Of the tiles [begin, tiles) that a block meets, the warpgroup walks over those that its own rows,
+ * from `own` on, see anything of. */
+DEVICE void walk_own(const attention_call &c, const layout &at, consumer &w,
+                     const unit_of_queries &u, int first, int begin, int tiles, known_tiles &known,
+                     results &o, softmax_state &state)
+{
+    int own = first + 64 * w.at.group, from = begin, end = tiles;
+    if (APART && (CAUSAL || WINDOW)) {
+        int seen = tiles_seen(c, u.batch, own, 64), unseen = first_tile(c, u.batch, own, STEP);
+        end = seen < tiles ? seen : tiles;
+        from = unseen > begin ? unseen : begin;
+    }
+    if (APART && (own >= c.queries || end <= from)) {
+        stand_by(at, w, tiles - begin);
+        return;
+    }
+    pass_by(at, w, tiles - end);
+    walk(c, at, w, u, first, from, end, known, o, state);
+    pass_by(at, w, from - begin);
 }
 
 DEVICE void finish(const attention_call &c, const unit_of_queries &u, int query, results &o,
@@ -271,12 +322,13 @@ DEVICE void consume(const attention_call &c, const layout &at)
     w.k_place = w.v_place = {0, 0};
     if (ORDER && w.at.group == WARPGROUPS - 1)
         pass_turn(w.at.group);
-    unit_taker units;
+    unit_taker<false> units;
     for (int i = units.first(at.units); i < units_of(c, ROWS); i = units.next(at.units, i)) {
-        unit_of_queries u = unit_at(c, i, ROWS);
+        unit_of_queries u = unit_of_forward(c, i);
         for (int half = 0; half < u.count; half++) {
             int first = u.first(half);
-            int tiles = tiles_seen(c, u.batch, first), begin = first_tile(c, u.batch, first, STEP);
+            int tiles = tiles_seen(c, u.batch, first, ROWS);
+            int begin = first_tile(c, u.batch, first, STEP);
             known_tiles known(first + 64 * w.at.group + 16 * w.at.warp, 16);
             if (SPARSE)
                 tiles = last_tile(c, u, first, begin, tiles - 1, known) + 1;
@@ -284,7 +336,7 @@ DEVICE void consume(const attention_call &c, const layout &at)
             results o;
             clear(o);
             if (tiles > begin)
-                walk(c, at, w, u, first, begin, tiles, known, o, state);
+                walk_own(c, at, w, u, first, begin, tiles, known, o, state);
             finish(c, u, first + 64 * w.at.group + 16 * w.at.warp, o, state);
         }
     }
@@ -300,8 +352,8 @@ DEVICE void consume(const attention_call &c, const layout &at)
 #define BEGINS_WITH (65536 / (THREADS * BLOCKS) / 8 * 8)
 #define TAKES ((BEGINS_WITH * (WARPGROUPS + 1) - GIVES) / WARPGROUPS / 8 * 8)
 #elif WARPGROUPS == 2
-#define GIVES (SKIPS ? 40 : 24)
-#define TAKES (SKIPS ? 232 : 240)
+#define GIVES (QUEUED ? 40 : 24)
+#define TAKES (QUEUED ? 232 : 240)
 #else
 #define GIVES 32
 #define TAKES 160

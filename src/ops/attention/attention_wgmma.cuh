@@ -34,6 +34,10 @@
 #define ROUNDED 0 /* the call is one of f32: q, k, v and d_o are rounded, all else is f32 */
 #endif
 
+#ifndef ORDER
+#define ORDER 1 /* warpgroups start their products in turn */
+#endif
+
 #define ROWS (64 * WARPGROUPS)
 #define THREADS (128 * (WARPGROUPS + 1))
 #define LOG2_E 1.4426950408889634f
@@ -167,6 +171,36 @@ DEVICE unit_of_queries unit_at(const attention_call &c, int index, int rows)
     u.early = at * rows;
     u.count = u.late != u.early ? 2 : 1;
     return u;
+}
+
+/* Where some warpgroups have no queries of a head's last tile, these tiles come after all whole
+ * ones of all heads, so that blocks get as many of them each. Without causality. */
+DEVICE unit_of_queries unit_with_short_last(const attention_call &c, int index)
+{
+    int whole = c.queries / ROWS, rest = c.queries % ROWS, heads = c.batch * c.heads;
+    if (whole == 0 || rest == 0 || rest > ROWS - 64)
+        return unit_at(c, index, ROWS);
+    bool last = index >= whole * heads;
+    unit_of_queries u;
+    u.row = last ? index - whole * heads : index / whole;
+    u.batch = u.row / c.heads;
+    u.head = u.row % c.heads;
+    u.late = u.early = (last ? whole : index % whole) * ROWS;
+    u.count = 1;
+    return u;
+}
+
+/* A warpgroup waits until it is its turn, and says that it is the next one's. */
+DEVICE void wait_turn(int group)
+{
+    if (ORDER)
+        meet(1 + group, 256);
+}
+
+DEVICE void pass_turn(int group)
+{
+    if (ORDER)
+        pass(1 + (group + 1) % WARPGROUPS, 256);
 }
 
 struct softmax_state {

@@ -124,7 +124,7 @@ DEVICE void produce_keys(const attention_call &c, const tensor_map &q, const ten
     ring_place<1> row_place = {0, 0};
     ring_place<STAGES> place = {0, 0};
     int group = c.heads / c.kv_heads;
-    unit_taker units;
+    unit_taker<true> units;
     for (int i = units.first(at.units); i < units_of_keys(c); i = units.next(at.units, i)) {
         unit_of_keys u = unit_of_keys_at(c, i);
         for (int half = 0; half < u.count; half++) {
@@ -319,7 +319,7 @@ DEVICE void consume_keys(const attention_call &c, const keys_layout &at)
     w.row_place = {0, 0};
     w.place = {0, 0};
     float factor = DROPOUT ? c.factor : 1.0f;
-    unit_taker units;
+    unit_taker<false> units;
     for (int i = units.first(at.units); i < units_of_keys(c); i = units.next(at.units, i)) {
         unit_of_keys u = unit_of_keys_at(c, i);
         for (int half = 0; half < u.count; half++) {

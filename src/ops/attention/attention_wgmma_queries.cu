@@ -50,7 +50,7 @@ DEVICE void produce_queries(const attention_call &c, const tensor_map &q, const 
 {
     ring_place<1> row_place = {0, 0};
     ring_place<STAGES> k_place = {0, 0}, v_place = {0, 0};
-    unit_taker units;
+    unit_taker<true> units;
     for (int i = units.first(at.units); i < units_of(c, ROWS); i = units.next(at.units, i)) {
         unit_of_queries u = unit_at(c, i, ROWS);
         int kv = u.head / (c.heads / c.kv_heads);
@@ -321,7 +321,7 @@ DEVICE void consume_queries(const attention_call &c, const queries_layout &at)
     w.v = wgmma_describe(at.v, ALONG_K, 0);
     w.row_place = {0, 0};
     w.k_place = w.v_place = {0, 0};
-    unit_taker units;
+    unit_taker<false> units;
     for (int i = units.first(at.units); i < units_of(c, ROWS); i = units.next(at.units, i)) {
         unit_of_queries u = unit_at(c, i, ROWS);
         for (int half = 0; half < u.count; half++) {

@@ -113,16 +113,6 @@ DEVICE void produce(const attention_call &c, const tensor_map &q, const tensor_m
         wait_for_previous_kernel();
 }
 
-DEVICE void wait_turn(int group)
-{
-    meet(1 + group, 256);
-}
-
-DEVICE void pass_turn(int group)
-{
-    pass(1 + (group + 1) % WARPGROUPS, 256);
-}
-
 /* What a warpgroup keeps from tile to tile. */
 struct consumer {
     place at;

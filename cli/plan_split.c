@@ -226,10 +226,19 @@ bool plan_computes_twice(const plan_split *split)
     return split->recompute == CUP_RECOMPUTE_POLICY_BLOCK;
 }
 
+/* What of the two sums of a block's backward gradients of weights do not hide, which are about a
+ * quarter of what a block takes that is computed once. */
+static double backward_sums(const plan_scene *s, const piece *kept, double one)
+{
+    double beside = s->training.lora_rank ? 0 : kept->batch.block / 4;
+    return fmax(0, 2 * one - beside);
+}
+
 /* What a batch's sums inside blocks and between stages take. Of tokens that are shared out each sum
  * is two halves, with kernels between them, and what products were given is gathered once more in
  * backward where it is not computed twice. */
-static pair tensor_sums(const plan_scene *s, const plan_split *split, double between)
+static pair tensor_sums(const plan_scene *s, const plan_split *split, const piece *kept,
+                        double between)
 {
     plan_group group = {split->tensor, 1};
     double one = plan_block_sum(&s->cluster, group, between);
@@ -238,8 +247,8 @@ static pair tensor_sums(const plan_scene *s, const plan_split *split, double bet
         return (pair){.block = half * (plan_computes_twice(split) ? 12 : 10) +
                                plan_experts_choices(s, split),
                       .ends = 4 * half};
-    double block = one * (plan_computes_twice(split) ? 6 : 4) + plan_experts_choices(s, split);
-    return (pair){.block = block, .ends = 2 * one};
+    double block = one * (plan_computes_twice(split) ? 4 : 2) + backward_sums(s, kept, one);
+    return (pair){.block = block + plan_experts_choices(s, split), .ends = 2 * one};
 }
 
 static double passing(const plan_scene *s, const plan_split *split, double between)
@@ -295,7 +304,7 @@ static void find_losses(plan_scene *s, plan_split *split, const piece *p, const 
     double ignored, bare = pipe_seconds(s, split, p->batch, &split->bubble);
     double even = even_seconds(s, split, p->batch);
     double *loss = split->losses;
-    pair sums = tensor_sums(s, split, between);
+    pair sums = tensor_sums(s, split, kept, between);
     pair both = {p->batch.block + sums.block, p->batch.ends + sums.ends};
     pair all = {both.block + plan_experts_seconds(s, split), both.ends};
     loss[PLAN_KERNELS] = even_seconds(s, split, kept->batch) - alone;

@@ -22,7 +22,8 @@ typedef struct plan_group {
 bool plan_link_of(const char *card, double *bytes_per_second);
 
 /* Seconds for a sum that all of a group get; for what one sends to all, or all to one; for what
- * one sends to the next; and for a sum in the middle of a block, with what stands around it. */
+ * one sends to the next; and for a sum in the middle of a block, with what stands around it, by
+ * copies of two of a node. */
 double plan_all_reduce(const plan_cluster *k, plan_group group, double bytes);
 double plan_spread(const plan_cluster *k, plan_group group, double bytes);
 double plan_send(const plan_cluster *k, plan_group group, double bytes);

@@ -81,7 +81,8 @@ TEST(plan_splits_states_of_experts_that_are_shared_out)
 
 #define CUT "--preset gpt2-774m --heads 16 --width 2048 --gpus 8 --texts 32 --zero 0 "
 
-/* Tokens between blocks that are shared out are kept in parts, and take longer on the way. */
+/* Tokens between blocks that are shared out are kept in parts, and take longer on the way: nothing
+ * of that is hidden, where of four sums two are. */
 TEST(plan_shares_out_tokens_between_blocks)
 {
     static const char *const policies[] = {"none", "norms", "pointwise", "block"};
@@ -98,6 +99,7 @@ TEST(plan_shares_out_tokens_between_blocks)
         /* Of 35 of 36 blocks 7/8 of 4, 2 or 1 times the width of 32 x 1024 tokens. */
         double less = 35 * 0.875 * 32 * 1024 * 2048 * 2 * (i == 0 ? 4 : i < 3 ? 2 : 1);
         EXPECT_NEAR(two[0].needed - two[1].needed, less, 1);
-        EXPECT(two[1].tensor > two[0].tensor && two[1].tensor < 1.6 * two[0].tensor);
+        double most = i < 3 ? 3 : 1.8;
+        EXPECT(two[1].tensor > two[0].tensor && two[1].tensor < most * two[0].tensor);
     }
 }

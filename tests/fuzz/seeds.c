@@ -132,12 +132,28 @@ static void write_images(const char *folder)
     put(folder, "images", "idx", idx, sizeof idx - 1);
 }
 
+/* Sequences of calls of several lengths, by numbers that only have to be many. */
+static void write_calls(const char *folder)
+{
+    static const char *const names[] = {"200", "400", "800", "1200"};
+    char bytes[1200];
+    uint64_t state = 1;
+    for (int i = 0; i < 4; i++) {
+        for (size_t k = 0; k < sizeof bytes; k++) {
+            state = state * 6364136223846793005u + 1442695040888963407u;
+            bytes[k] = (char)(state >> 56);
+        }
+        put(folder, "calls", names[i], bytes, (size_t)atol(names[i]));
+    }
+}
+
 int main(int count, char **arguments)
 {
     MUST(count == 2);
     const char *folder = arguments[1];
     cup_options options = {.size = sizeof options, .device = "cpu"};
     cup_context *c = cup_context_new(&options);
+    write_calls(folder);
     static const char json[] =
         "{\"a\": [1, -2.5e3, true, null, \"\\u00e9\\ud83d\\ude00\\n\"], \"b\": {}}";
     put(folder, "json", "small", json, sizeof json - 1);

@@ -191,7 +191,7 @@ const cup__impl cup__attention_impls[] = {
     {.name = "decode_f32", .place = CUP__CUDA, CUP__THRESHOLDS(16, 64, 256),
      .strided = true, .tolerance = SPLIT,
      .refuses = cup__attention_decode_f32_refuses, .run = run_decode},
-    {.name = "hopper", .place = CUP__CUDA, CUP__THRESHOLDS(64, 128, 192, 256),
+    {.name = "hopper", .place = CUP__CUDA, CUP__THRESHOLDS(64, 128, 192, 256, 320, 448, 576),
      .strided = true, .tolerance = ROUNDED,
      .refuses = cup__attention_hopper_refuses, .run = run_hopper},
     {.name = "flash", .place = CUP__CUDA, CUP__THRESHOLDS(16, 64, 128),

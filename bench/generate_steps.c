@@ -1,7 +1,8 @@
 /* How long a token takes that cup_generator writes, and how far its step, a row at a time, is from
  * reading the same tokens at once.
- * Build and run: make build/bench/generate_steps && build/bench/generate_steps [device [model]];
- * model is how a name below begins. */
+ * Build and run: make build/bench/generate_steps && build/bench/generate_steps [device [model
+ * [texts]]]; model is how a name below begins, and with texts so many side by side alone are
+ * timed. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -13,6 +14,7 @@
 #define TOKENS 900
 #define COMPARED 40
 #define CALLS 400
+#define TEXTS_MOST 256
 
 static double now(void)
 {
@@ -116,24 +118,29 @@ static void measure_calls(cup_gpt *m)
     free(logits);
 }
 
-/* Texts side by side. */
+/* Texts side by side, and a hash of their tokens, which is to be the same whatever ran beside. */
 static void measure_texts(cup_gpt *m, int64_t texts)
 {
-    int32_t first = 1, tokens[256];
+    int32_t first = 1, tokens[TEXTS_MOST];
+    uint32_t sum = 0;
     cup_generator *g = cup_generator_texts_new(m, texts, NULL);
     cup_generator_feed(g, &first, 1);
     for (int i = 0; i < 64; i++)
         cup_generator_next_texts(g, tokens);
     double start = now();
-    for (int i = 0; i < TOKENS / 3; i++)
+    for (int i = 0; i < TOKENS / 3; i++) {
         cup_generator_next_texts(g, tokens);
+        for (int64_t text = 0; text < texts; text++)
+            sum = sum * 31 + (uint32_t)tokens[text];
+    }
     double each = (now() - start) / (TOKENS / 3);
-    printf("  %3lld texts                %7.2f us for a token of each, %6.0f tokens/s\n",
-           (long long)texts, each * 1e6, (double)texts / each);
+    printf("  %3lld texts                %7.2f us for a token of each, %6.0f tokens/s (%08x)\n",
+           (long long)texts, each * 1e6, (double)texts / each, sum);
     cup_generator_free(g);
 }
 
 static const char *only = "";
+static int64_t texts_alone;
 
 static void run_kept(cup_context *c, const char *name, const cup_gpt_config *config,
                      const char *cache_dtype)
@@ -142,8 +149,11 @@ static void run_kept(cup_context *c, const char *name, const cup_gpt_config *con
         return;
     cup_gpt *m = cup_gpt_new(c, CUP_BF16, config);
     printf("%s\n", name);
-    if (m) {
+    if (m)
         m->cache_dtype = cache_dtype;
+    for (int i = 0; i < 3 && m && texts_alone > 0; i++)
+        measure_texts(m, texts_alone);
+    if (m && texts_alone == 0) {
         compare(m);
         measure_calls(m);
         measure(m, "likeliest", CUP_OPTIONS(cup_sampling, .temperature = -1));
@@ -196,6 +206,12 @@ int main(int argc, char **argv)
     cup_context *c =
         cup_context_new(CUP_OPTIONS(cup_options, .device = argc > 1 ? argv[1] : "cuda"));
     only = argc > 2 ? argv[2] : "";
+    texts_alone = argc > 3 ? atoi(argv[3]) : 0;
+    if (texts_alone < 0 || texts_alone > TEXTS_MOST) {
+        fprintf(stderr, "texts side by side are at most %d\n", TEXTS_MOST);
+        cup_context_free(c);
+        return 1;
+    }
     if (cup_error(c) != CUP_OK) {
         fprintf(stderr, "%s\n", cup_error_text(c));
         return 1;

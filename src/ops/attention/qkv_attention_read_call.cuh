@@ -13,6 +13,7 @@ typedef struct read_call {
     int positions;     /* 1: all texts stand at the same */
     int share, shares; /* keys of a block, and blocks for all of them */
     int ahead;         /* bytes of keys, and as many of values, that a block asks for beforehand */
+    int early;         /* whether the kernel in front leaves keys, values and places as they are */
     double scale;      /* of a score, for powers of 2 */
     double frequency[READ_PAIRS];
     double amplitude; /* of cosines and sines, where TURNED is 2 */

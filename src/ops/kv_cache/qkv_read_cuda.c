@@ -15,10 +15,8 @@
 #define TEXTS_SIZE_MOST 128
 /* Of qkv_read_texts.cu. */
 #define TEXTS_WARPS 4
-#define TEXTS_BLOCKS 4  /* on a multiprocessor */
-#define SLOT_BYTES 8192 /* of keys and values */
-#define SLOTS_MOST 16
-#define RESERVED 1024 /* of shared memory, by the driver for each block */
+#define TEXTS_SLOTS 2    /* of each warp */
+#define TEXTS_BYTES 4096 /* of a slot of all warps, with a key and a value for each lane */
 
 /* Elements a lane holds: an access of 16 bytes, or more where 32 lanes are too few. */
 static int64_t each_of(const cup__qkv_read *r)
@@ -72,7 +70,7 @@ static int turned_knob(const cup__qkv_read *r)
     return cup__rope_amplitude(&r->rope) == 1 ? 1 : 2;
 }
 
-#define KNOBS_MOST 14
+#define KNOBS_MOST 15
 
 /* What few calls have: each has kernels of its own, so that others know nothing of it. */
 static int add_knobs(const cup__qkv_read *r, cup__knob *knobs, int count)
@@ -109,14 +107,19 @@ static int64_t heads_of(const cup__qkv_read *r)
     return heads < HEADS_MOST ? heads : HEADS_MOST;
 }
 
-/* Slots of the ring of qkv_read_texts.cu. */
-static int64_t slots_of(const cup__qkv_read *r, int shared)
+/* How a block of qkv_read_texts.cu is made. */
+typedef struct texts_plan {
+    int64_t unroll; /* keys that a lane reads at once */
+    int64_t blocks; /* that the registers of a multiprocessor have to suffice for */
+} texts_plan;
+
+/* A warp's slot has 16 keys of 64 elements in 2 bytes, two slots of all warps 32 KB: six blocks
+ * find room on a multiprocessor, so that those of 64 texts of 12 heads are all there at once; the
+ * registers of a seventh are left to the kernel in front. Over two queries leave registers for half
+ * as many keys at once. No block takes over 40 KB, which every card has. */
+static texts_plan texts_plan_of(int64_t heads)
 {
-    int64_t each = each_of(r), size = power_from((r->size + each - 1) / each) * each;
-    int64_t heads = heads_of(r);
-    int64_t own = 4 * ((heads + 2) * size + TEXTS_WARPS * heads * (size + 2)) + 16 * SLOTS_MOST;
-    int64_t slots = ((shared + RESERVED) / TEXTS_BLOCKS - RESERVED - own) / SLOT_BYTES;
-    return slots < SLOTS_MOST ? slots : SLOTS_MOST;
+    return (texts_plan){.unroll = heads > 2 ? 2 : 4, .blocks = heads > 1 ? 4 : 7};
 }
 
 const char *cup__qkv_read_texts_refuses(const cup__call *call)
@@ -127,13 +130,19 @@ const char *cup__qkv_read_texts_refuses(const cup__call *call)
         return "it is for Hopper and later (sm_90)";
     if (r.qkv->dtype == CUP_F64)
         return "it does not take f64";
-    if (r.size > TEXTS_SIZE_MOST || !is_whole(&r, each_of(&r)))
+    if (r.size > TEXTS_SIZE_MOST || !is_whole(&r, each_of(&r)) || (uintptr_t)r.qkv->data % 16)
         return "its heads have over 128 elements, or not whole pieces of 16 bytes";
     if (r.heads > HEADS_MOST * r.kv_heads)
         return "over 4 heads share keys";
     if (r.batch * r.kv_heads < facts->multiprocessors || r.batch * r.kv_heads > 1 << 24)
         return "there are too few keys' heads of all texts for the card, or over 2^24";
-    return slots_of(&r, facts->shared_per_block) < 2 ? "keys do not fit in shared memory" : NULL;
+    return NULL;
+}
+
+/* Whether the kernel in front leaves it as it is, whose elements lie side by side. */
+static bool is_spared(const cup__cuda *gpu, const cup_tensor *t)
+{
+    return cup__launched_spares(gpu, t->data, t->count * cup_dtype_size(t->dtype));
 }
 
 cup_status cup__qkv_read_texts(cup__call *call)
@@ -141,24 +150,26 @@ cup_status cup__qkv_read_texts(cup__call *call)
     cup__qkv_read r = cup__qkv_read_of(call);
     cup__cuda *gpu = cup__cuda_of(call->c->device);
     const cup__gpu_facts *facts = cup__cuda_facts(gpu);
-    int64_t pairs = r.batch * r.kv_heads, most = TEXTS_BLOCKS * (int64_t)facts->multiprocessors;
-    int64_t slots = slots_of(&r, facts->shared_per_block);
+    const texts_plan plan = texts_plan_of(heads_of(&r));
+    int64_t pairs = r.batch * r.kv_heads, most = plan.blocks * facts->multiprocessors;
     read_call argument;
     fill(&argument, &r);
     cup__grid grid = {.x = pairs,
-                      .threads = 32 * TEXTS_WARPS + 32,
-                      .shared = (int)(slots * SLOT_BYTES),
+                      .threads = 32 * TEXTS_WARPS,
+                      .shared = (int)(TEXTS_SLOTS * plan.unroll * TEXTS_BYTES),
                       .dependent = true};
     argument.ahead = AHEAD_BYTES / 2 / (int)(pairs < most ? pairs : most);
+    argument.early = is_spared(gpu, r.keys) && is_spared(gpu, r.values) && is_spared(gpu, r.place);
     cup__knob knobs[KNOBS_MOST] = {{"CUP_T", r.qkv->dtype},
                                    {"CUP_ID", r.position->dtype},
                                    {"EACH", each_of(&r)},
                                    {"LANES", power_from((r.size + each_of(&r) - 1) / each_of(&r))},
                                    {"HEADS", heads_of(&r)},
-                                   {"SLOTS", slots},
-                                   {"BLOCKS", TEXTS_BLOCKS},
+                                   {"SLOTS", TEXTS_SLOTS},
+                                   {"UNROLL", plan.unroll},
+                                   {"BLOCKS", plan.blocks},
                                    {"TURNED", turned_knob(&r)}};
-    const int count = add_knobs(&r, knobs, 8);
+    const int count = add_knobs(&r, knobs, 9);
     cup__kernel *kernel = cup__kernel_get(gpu, "qkv_read_texts.cu", "read_texts", knobs, count);
     if (!kernel)
         return call->c->error.status;

@@ -2,112 +2,152 @@
  * there are at least as many (text, kv head) as multiprocessors: a block each, none is shared
  * (sm_90 and on).
  *
- * Keys and values of such a pair lie side by side, so a thread copies them in pieces of STEP keys
- * through a ring that has room for most of a short text at once; the others prepare the queries
- * meanwhile, and keep the new key and value. A key is read by LANES lanes, EACH elements a lane,
- * and the lanes of a warp hold several keys; each such group keeps a base and sums of its own,
- * which are joined at the end. */
+ * Keys and values of such a pair lie side by side. Each warp takes every WARPSth piece of KEYS keys
+ * and copies them through a ring of its own, so that blocks meet only when queries are there and
+ * when warps' sums are joined. Where the kernel in front leaves keys, values and places alone
+ * (c.early) the first pieces are ordered before it is done; else L2 is asked for them. A key is
+ * read by LANES lanes, EACH elements a lane, and the lanes of a warp hold several keys; each such
+ * group keeps a base and sums of its own. The new key is the first of group 0. */
 #include "pipe.cuh"
 #include "qkv_read.cuh"
 #include "vec.cuh"
 
-/* Knobs, beside those of qkv_read.cuh: HEADS (of queries that share keys), SLOTS (of the ring),
- * BLOCKS (on a multiprocessor). */
+/* Knobs, beside those of qkv_read.cuh: HEADS (of queries that share keys), UNROLL (keys that a lane
+ * reads at once), SLOTS (of a warp's ring), BLOCKS (which registers are to suffice for on a
+ * multiprocessor). */
 #define WARPS 4
-#define USERS (32 * WARPS)
-#define THREADS (USERS + 32)
-#define UNROLL 2
-#define HELD_MOST 2 /* queries in registers; more are read for each step */
-#define STEP (WARPS * GROUPS * UNROLL)
-#define TILE (STEP * SIZE) /* elements */
+#define THREADS (32 * WARPS)
+#define HELD_MOST 2 /* queries in registers; more are read for each piece */
+#define KEYS (GROUPS * UNROLL) /* of a piece */
+#define TILE (KEYS * SIZE)     /* elements */
 
 #if __CUDA_ARCH__ >= 900
 
 #define NEW_KEY (HEADS * SIZE)
 #define NEW_VALUE (NEW_KEY + SIZE)
 
-extern __shared__ uint4 memory[]; /* SLOTS times keys and values */
+extern __shared__ uint4 memory[]; /* of each warp SLOTS times keys and values */
 static __shared__ real asked[(HEADS + 2) * SIZE]; /* queries, scaled, then the new key and value */
 static __shared__ real joined[WARPS * HEADS * ROW];
-static __shared__ uint64_t barriers[2 * SLOTS];
+static __shared__ uint64_t barriers[WARPS * SLOTS];
+static __shared__ uint4 nothing; /* zeros */
+static __shared__ int found;     /* the place */
 
-/* The block's (text, kv head). */
+/* The block's (text, kv head), and the warp's ring. */
 struct task {
     int batch, kv, place; /* of the new key; -1: not known */
+    int first, next;      /* of the keys that are seen, and of those that the warp orders next */
     T *keys, *values;
+    int slots;     /* elements before the warp's slots */
+    uint32_t full; /* barrier of its first slot */
 };
+
+/* From the L2 cache, as what other caches have may be older. */
+DEVICE int place_now(const read_call &c, const task &t)
+{
+    long long place = (long long)__ldcg(place_at(c, t.batch));
+    return is_known(c, place) ? (int)place : -1;
+}
+
+/* By all: one thread reads it, since all blocks may ask for the same number at once. */
+DEVICE void find_place(const read_call &c, int warp, task &t)
+{
+    if (threadIdx.x == 0)
+        found = place_now(c, t);
+    __syncthreads();
+    t.place = __shfl_sync(0xffffffff, found, 0);
+    t.first = first_seen(c, t.place);
+    t.next = t.first + warp * KEYS;
+}
+
+/* By one lane: orders keys from t.next on, and their values behind them, into a slot. */
+DEVICE void order(const read_call &c, const task &t, int slot)
+{
+    int rows = min(t.place - t.next, KEYS);
+    if (rows <= 0)
+        return;
+    uint32_t bytes = (uint32_t)(rows * c.size * (int)sizeof(T)), full = t.full + 8 * slot;
+    uint32_t to = shared_address(memory) + (t.slots + slot * 2 * TILE) * (int)sizeof(T);
+    long long skipped = (long long)t.next * c.size;
+    barrier_expect(full, 2 * bytes);
+    copy_bulk(to, t.keys + skipped, bytes, full);
+    copy_bulk(to + TILE * (int)sizeof(T), t.values + skipped, bytes, full);
+}
+
+/* The warp's first pieces. */
+DEVICE void order_first(const read_call &c, task &t)
+{
+#pragma unroll 1
+    for (int slot = 0; slot < SLOTS; slot++) {
+        if (elected())
+            order(c, t, slot);
+        t.next += WARPS * KEYS;
+    }
+}
 
 DEVICE void ask_for(const void *from, uint32_t bytes)
 {
     asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(from), "r"(bytes) : "memory");
 }
 
-/* Asks L2 for the first keys and values of the block while the kernel before it ends. Where that
- * one moves the place on it is one too small, so nothing else may follow from it. */
+/* By one thread: asks L2 for the first keys and values while the kernel in front ends, which may be
+ * moving the place on, so that nothing else may follow from it. */
 DEVICE void ask_ahead(const read_call &c, const task &t)
 {
-    long long place = (long long)__ldcg(place_at(c, t.batch));
-    const T *keys = t.keys, *values = t.values;
-    bool known = is_known(c, place);
-#if WINDOWED
-    long long first = known ? first_seen(c, (int)place) : 0;
-    keys += first * c.size;
-    values += first * c.size;
-    place -= first;
-#endif
-    long long bytes = known ? place * c.size * (int)sizeof(T) : 0;
+    int place = place_now(c, t), first = first_seen(c, place);
+    long long bytes = (long long)(place - first) * c.size * (int)sizeof(T);
     bytes = bytes < c.ahead ? bytes : c.ahead / 16 * 16;
-    if (bytes == 0)
+    if (bytes <= 0)
         return;
-    ask_for(keys, (uint32_t)bytes);
-    ask_for(values, (uint32_t)bytes);
+    ask_for(t.keys + (long long)first * c.size, (uint32_t)bytes);
+    ask_for(t.values + (long long)first * c.size, (uint32_t)bytes);
 }
 
-/* By one thread: keys and values that were kept before. */
-DEVICE void copy_keys(const read_call &c, const task &t, const ring<SLOTS> &pipe)
+/* Of the text's row of qkv, what becomes `number` of what is asked: where it begins, or null. */
+DEVICE const T *head_asked(const read_call &c, const task &t, int number)
 {
-    ring_place<SLOTS> at = {0, 0};
-    for (int k = first_seen(c, t.place); k <= t.place; k += STEP) {
-        int rows = t.place - k < STEP ? t.place - k : STEP;
-        uint32_t bytes = (uint32_t)(rows * c.size * (int)sizeof(T));
-        uint32_t to = shared_address(memory) + at.stage * 2 * TILE * (int)sizeof(T);
-        long long from = (long long)k * c.size;
-        pipe.claim(at, 2 * bytes);
-        if (bytes) {
-            copy_bulk(to, t.keys + from, bytes, pipe.full(at.stage));
-            copy_bulk(to + TILE * (int)sizeof(T), t.values + from, bytes, pipe.full(at.stage));
-        }
-        at.next();
-    }
+    int group = c.heads / c.kv_heads;
+    if (t.place < 0 || (number >= group && number < HEADS))
+        return 0;
+    long long row = (long long)t.batch * (c.heads + 2 * c.kv_heads);
+    int own = number < HEADS ? t.kv * group + number
+                             : c.heads + (number - HEADS) * c.kv_heads + t.kv;
+    return (const T *)c.qkv + (row + own) * c.size;
 }
 
-/* By all warps but that of the copies: what is asked, and what is new behind what was kept. */
+/* What is asked, and what is new behind what was kept. */
 DEVICE void ask(const read_call &c, const task &t)
 {
-    int group = c.heads / c.kv_heads, size = c.size;
+    if (threadIdx.x == 0)
+        nothing = make_uint4(0, 0, 0, 0);
+    const long long kept = (long long)t.place * c.size;
+#if TURNED
     long long position = position_of(c, t.batch, t.place);
-    const T *row = (const T *)c.qkv + (long long)t.batch * (c.heads + 2 * c.kv_heads) * size;
-    for (int i = (int)threadIdx.x; i < (HEADS + 2) * SIZE; i += USERS) {
+    for (int i = (int)threadIdx.x; i < (HEADS + 2) * SIZE; i += THREADS) {
         int head = i / SIZE, d = i % SIZE;
-        bool valid = t.place >= 0 && d < size && (head < group || head >= HEADS);
-        int own = head < HEADS ? t.kv * group + head : c.heads + (head - HEADS) * c.kv_heads + t.kv;
-        const T *from = row + (long long)own * size;
+        const T *from = head_asked(c, t, head);
+        bool valid = from && d < c.size;
         real x = !valid ? 0 : head > HEADS ? to_real(from[d]) : turned(c, from, d, position);
         asked[i] = head < HEADS ? x * (real)c.scale : x;
         if (valid && head >= HEADS)
-            (head == HEADS ? t.keys : t.values)[(long long)t.place * size + d] = from_real<T>(x);
+            (head == HEADS ? t.keys : t.values)[kept + d] = from_real<T>(x);
     }
-}
-
-/* Of a key or value that is kept, of the new one, or of none. */
-DEVICE void load_lane(const T *row, const real *fresh, int at, int place, int column, int size,
-                      real (&to)[EACH])
-{
+#else
+    for (int i = (int)threadIdx.x; i < (HEADS + 2) * LANES; i += THREADS) {
+        int head = i / LANES, d = i % LANES * EACH;
+        const T *from = head_asked(c, t, head);
+        real x[EACH] = {};
+        if (from && d < c.size) {
+            vec<T, EACH> all = load_plain<EACH>(from + d);
+            to_reals(all, x);
+            if (head >= HEADS)
+                store((head == HEADS ? t.keys : t.values) + kept + d, all);
+        }
 #pragma unroll
-    for (int e = 0; e < EACH; e++)
-        to[e] = at == place ? fresh[column + e] : 0;
-    if (at < place && column < size)
-        to_reals(load_plain<EACH>(row + column), to);
+        for (int e = 0; e < EACH; e++)
+            asked[i * EACH + e] = head < HEADS ? x[e] * (real)c.scale : x[e];
+    }
+#endif
 }
 
 DEVICE void load_query(int head, real (&to)[EACH])
@@ -117,18 +157,39 @@ DEVICE void load_query(int head, real (&to)[EACH])
         to[e] = asked[head * SIZE + lane() % LANES * EACH + e];
 }
 
-/* Adds STEP keys from `first` on, which lie at `keys` with their values behind, to the sums. */
-DEVICE void add_keys(const read_call &c, const T *keys, int first, int place,
-                     const real (&q)[HEADS][EACH], const real (&slope)[HEADS], sums (&s)[HEADS])
+/* 2 to the power x, which is 0 before it is no longer a normal number. */
+DEVICE real power_of(real x)
 {
-    int size = c.size, warp = (int)threadIdx.x / 32, column = lane() % LANES * EACH;
+    real y;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+
+/* Makes the rows of a slot that no copy filled zeros, with which nothing is added. */
+DEVICE void fill_up(T *keys, int filled, int size)
+{
+#pragma unroll 1
+    for (int i = filled * size + lane(); i < KEYS * size; i += 32)
+        keys[i] = keys[TILE + i] = from_real<T>(0);
+    __syncwarp();
+}
+
+/* Adds a piece of keys, of which the first is `distance` places before the new one; who is not
+ * before it is none. */
+DEVICE void add_piece(const read_call &c, T *piece, int distance, const real (&q)[HEADS][EACH],
+                      const real (&slope)[HEADS], sums (&s)[HEADS])
+{
+    int size = c.size, column = lane() % LANES * EACH, first = lane() / LANES;
+    bool none = column >= size; /* of what lies there is the lane's */
+    const T *keys = none ? (const T *)&nothing : piece + first * size + column;
+    int row = none ? 0 : GROUPS * size, beyond = none ? 0 : TILE, before = distance - first;
+    if (distance < KEYS)
+        fill_up(piece, distance, size);
     real key[UNROLL][EACH], value[UNROLL][EACH];
 #pragma unroll
     for (int u = 0; u < UNROLL; u++) {
-        int row = (u * WARPS + warp) * GROUPS + lane() / LANES;
-        load_lane(keys + row * size, asked + NEW_KEY, first + row, place, column, size, key[u]);
-        load_lane(keys + TILE + row * size, asked + NEW_VALUE, first + row, place, column, size,
-                  value[u]);
+        to_reals(load_plain<EACH>(keys + u * row), key[u]);
+        to_reals(load_plain<EACH>(keys + beyond + u * row), value[u]);
     }
 #pragma unroll
     for (int h = 0; h < HEADS; h++) {
@@ -144,18 +205,24 @@ DEVICE void add_keys(const read_call &c, const T *keys, int first, int place,
 #pragma unroll
             for (int mask = 1; mask < LANES; mask *= 2)
                 score[u] += shuffle_xor(score[u], mask);
-            int at = first + (u * WARPS + warp) * GROUPS + lane() / LANES;
             if (SOFT_CAP || SLOPES)
-                score[u] = score_of(c, score[u], slope[h], place - at);
-            if (at > place)
+                score[u] = score_of(c, score[u], slope[h], before - u * GROUPS);
+            if (before <= u * GROUPS)
                 score[u] = lowest();
             base = larger(base, score[u]);
         }
-        if (base > s[h].base)
-            fade(s[h], base);
+        real from = base == lowest() ? 0 : base;
+        if (base > s[h].base) {
+            real factor = power_of(s[h].base - from);
+            s[h].base = base;
+            s[h].weight *= factor;
+#pragma unroll
+            for (int e = 0; e < EACH; e++)
+                s[h].o[e] *= factor;
+        }
 #pragma unroll
         for (int u = 0; u < UNROLL; u++) {
-            real weight = weight_of(score[u], base);
+            real weight = power_of(score[u] - from);
             s[h].weight += weight;
 #pragma unroll
             for (int e = 0; e < EACH; e++)
@@ -165,9 +232,8 @@ DEVICE void add_keys(const read_call &c, const T *keys, int first, int place,
 }
 
 /* The warp's sums, for all to see. */
-DEVICE void show(sums (&s)[HEADS])
+DEVICE void show(int warp, sums (&s)[HEADS])
 {
-    int warp = (int)threadIdx.x / 32;
 #pragma unroll
     for (int h = 0; h < HEADS; h++) {
         join_groups(s[h]);
@@ -183,8 +249,27 @@ DEVICE void show(sums (&s)[HEADS])
     }
 }
 
-/* By all warps but that of the copies. */
-DEVICE void attend(const read_call &c, const task &t, const ring<SLOTS> &pipe)
+/* Sums of nothing, or in group 0 of the block of the new key alone. */
+DEVICE void begin_sums(const read_call &c, const real (&q)[EACH], real slope, sums &s)
+{
+    const real *key = asked + NEW_KEY + lane() % LANES * EACH, *value = key + SIZE;
+    bool has = threadIdx.x < LANES;
+    real score = 0;
+#pragma unroll
+    for (int e = 0; e < EACH; e++)
+        score += q[e] * key[e];
+#pragma unroll
+    for (int mask = 1; mask < LANES; mask *= 2)
+        score += shuffle_xor(score, mask);
+    score = has ? score_of(c, score, slope, 0) : lowest();
+    s.base = larger(score, lowest());
+    s.weight = weight_of(score, s.base);
+#pragma unroll
+    for (int e = 0; e < EACH; e++)
+        s.o[e] = has ? s.weight * value[e] : 0;
+}
+
+DEVICE void attend(const read_call &c, int warp, task &t)
 {
     real q[HEADS][EACH], slope[HEADS];
     sums s[HEADS];
@@ -192,24 +277,23 @@ DEVICE void attend(const read_call &c, const task &t, const ring<SLOTS> &pipe)
 #pragma unroll
     for (int h = 0; h < HEADS; h++) {
         slope[h] = slope_of(c, t.kv * group + (h < group ? h : 0));
-        s[h].base = lowest();
-        s[h].weight = 0;
         load_query(h, q[h]);
-#pragma unroll
-        for (int e = 0; e < EACH; e++)
-            s[h].o[e] = 0;
+        begin_sums(c, q[h], slope[h], s[h]);
     }
     ring_place<SLOTS> at = {0, 0};
-    for (int k = first_seen(c, t.place); k <= t.place; k += STEP) {
-        pipe.wait_full(at);
-        add_keys(c, (const T *)memory + at.stage * 2 * TILE, k, t.place, q, slope, s);
+#pragma unroll 1
+    for (int k = t.first + warp * KEYS; k < t.place; k += WARPS * KEYS) {
+        barrier_wait(t.full + 8 * at.stage, at.phase);
+        add_piece(c, (T *)memory + t.slots + at.stage * 2 * TILE, t.place - k, q, slope, s);
         __syncwarp();
-        pipe.release<1>(at.stage);
+        if (elected())
+            order(c, t, at.stage);
+        t.next += WARPS * KEYS;
         at.next();
     }
-    show(s);
-    meet(1, USERS);
-    for (int i = (int)threadIdx.x; i < HEADS * SIZE; i += USERS) {
+    show(warp, s);
+    __syncthreads();
+    for (int i = (int)threadIdx.x; i < HEADS * SIZE; i += THREADS) {
         int h = i / SIZE, d = i % SIZE;
         if (h >= group || d >= c.size)
             continue;
@@ -225,26 +309,33 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
     read_texts(const __grid_constant__ read_call c)
 {
 #if __CUDA_ARCH__ >= 900
-    const ring<SLOTS> pipe = {shared_address(barriers)};
+    const int warp = __shfl_sync(0xffffffff, (int)threadIdx.x / 32, 0);
     long long pair = blockIdx.x, first = pair * c.length * c.size;
-    task t = {(int)pair / c.kv_heads, (int)pair % c.kv_heads, -1, (T *)c.keys + first,
-              (T *)c.values + first};
-    if (threadIdx.x == USERS) {
-        pipe.init(WARPS);
-        ask_ahead(c, t);
+    task t;
+    t.batch = (int)pair / c.kv_heads;
+    t.kv = (int)pair % c.kv_heads;
+    t.keys = (T *)c.keys + first;
+    t.values = (T *)c.values + first;
+    t.slots = warp * SLOTS * 2 * TILE;
+    t.full = shared_address(barriers) + 8 * SLOTS * warp;
+    if (elected()) {
+        for (int slot = 0; slot < SLOTS; slot++)
+            barrier_init(t.full + 8 * slot, 1);
+        barrier_init_done();
     }
-    __syncthreads();
-    wait_for_previous_kernel();
+    __syncwarp();
+    if (!c.early) {
+        if (threadIdx.x == 0)
+            ask_ahead(c, t);
+        wait_for_previous_kernel();
+    }
+    find_place(c, warp, t);
+    order_first(c, t);
+    if (c.early)
+        wait_for_previous_kernel();
     let_next_kernel_start();
-    long long place = place_of(c, t.batch);
-    if (is_known(c, place))
-        t.place = (int)place;
-    if (threadIdx.x == USERS) {
-        copy_keys(c, t, pipe);
-    } else if (threadIdx.x < USERS) {
-        ask(c, t);
-        meet(1, USERS);
-        attend(c, t, pipe);
-    }
+    ask(c, t);
+    __syncthreads();
+    attend(c, warp, t);
 #endif
 }

@@ -13,7 +13,8 @@ cup_status cup__options_take(cup__error *error, const char *name, void *to, size
     if (!from)
         return CUP_OK;
     memcpy(&size, from, sizeof size);
-    if (size < sizeof size || size > own + LARGEST)
+    /* One that ends within a word is that of no version: a pointer would be read in part. */
+    if (size < sizeof size || size % sizeof size || size > own + LARGEST)
         return cup__fail(error, CUP_ARGUMENT,
                          "%s: the size of its options is %zu; make them with CUP_OPTIONS, or set "
                          "their size to that of the struct",

@@ -2,6 +2,7 @@
 #include "cupola/kernel.h"
 
 #include <ctype.h>
+#include <errno.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -133,9 +134,10 @@ static cup_status read_defines(cup_context *c, const cup_kernel *k, char *words,
         knobs[*count].name = at;
         *end = 0;
         at = end + 1;
+        errno = 0;
         knobs[(*count)++].value = strtoll(at, &end, 10);
-        if (end == at || (*end && *end != ' '))
-            return fail(c, k->name, "the value of its define %s is no whole number",
+        if (end == at || (*end && *end != ' ') || errno)
+            return fail(c, k->name, "the value of its define %s is no whole number of 64 bits",
                         knobs[*count - 1].name);
         at = end;
     }
@@ -369,7 +371,9 @@ cup_status cup_kernel_launch(cup_kernel *k, const cup_kernel_grid *grid,
     CUP__DEBUG_CALL(k->c);
     if (k->c->error.status != CUP_OK)
         return k->c->error.status;
-    if (count != k->count || (count && !arguments))
+    if (k->count && !arguments)
+        return fail(k->c, k->name, "the list of its arguments is NULL, %d are declared", k->count);
+    if (count != k->count)
         return fail(k->c, k->name, "launched with %d arguments, %d are declared", count, k->count);
     CUP_TRY(take_grid(k, grid, &checked));
     for (int i = 0; i < count; i++) {

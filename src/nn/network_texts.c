@@ -84,7 +84,9 @@ cup_status cup_network_text(cup_context *c, const char *name, int64_t height, in
         return CUP_MEMORY;
     if (cup_error(c) != CUP_OK)
         return cup_error(c);
-    for (int i = 0; name && text && names[i]; i++) {
+    if (!text)
+        return cup_fail(c, CUP_ARGUMENT, "the place for the text of a network is NULL");
+    for (int i = 0; name && names[i]; i++) {
         if (strcmp(names[i], name) != 0)
             continue;
         int length = snprintf(text, bytes, "%s%s", texts[i][large], texts[i][2]);

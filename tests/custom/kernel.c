@@ -122,6 +122,9 @@ TEST(kernel_launches_are_checked)
     cup_error_clear(c);
     EXPECT_INT(cup_kernel_launch(k, &rows[0].grid, rows[0].arguments, 2), CUP_ARGUMENT);
     EXPECT_CONTAINS(cup_error_text(c), "launched with 2 arguments, 3 are declared");
+    cup_error_clear(c);
+    EXPECT_INT(cup_kernel_launch(k, &rows[0].grid, NULL, 3), CUP_ARGUMENT);
+    EXPECT_CONTAINS(cup_error_text(c), "the list of its arguments is NULL");
     cup_kernel_free(k);
     cup_context_free(host);
     cup_context_free(c);
@@ -150,6 +153,8 @@ TEST(kernel_sources_are_checked)
          "argument 2 (n) of its entry fake_add has 4 bytes, what is declared has 8"},
         {SOURCE("x", FAKE_ADD, "fake_add", "any *p, i32, i32", "A=b"), CUP_ARGUMENT,
          "the value of its define A"},
+        {SOURCE("x", FAKE_ADD, "fake_add", "any *p, i32, i32", "A=9223372036854775808"),
+         CUP_ARGUMENT, "the value of its define A"},
         {SOURCE("x", FAKE_ADD, "fake_add", "any *p, i32, i32", "1=2"), CUP_ARGUMENT,
          "NAME=number"},
         {SOURCE("x", FAKE_ADD, "other", "any *p, i32, i32", NULL), CUP_COMPILE,

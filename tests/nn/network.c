@@ -183,6 +183,9 @@ TEST(network_refused)
     cup_error_clear(c);
     EXPECT(cup_network_text(c, "cnm", 28, 28, small, sizeof small) == CUP_ARGUMENT);
     EXPECT_CONTAINS(cup_error_text(c), "is no network");
+    cup_error_clear(c);
+    EXPECT(cup_network_text(c, "cnn", 28, 28, NULL, sizeof small) == CUP_ARGUMENT);
+    EXPECT_CONTAINS(cup_error_text(c), "is NULL");
     cup_context_free(c);
 }
 

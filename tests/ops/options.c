@@ -78,6 +78,9 @@ TEST(options_of_other_versions)
     expect_error(c, CUP_UNSUPPORTED, "max_pool2d: its options have");
     EXPECT(!cup_max_pool2d(c, x, window, 1, &(cup_max_pool2d_options){.ceil_mode = true}));
     expect_error(c, CUP_ARGUMENT, "the size of its options is 0; make them with CUP_OPTIONS");
+    older.size++;
+    EXPECT(!cup_max_pool2d(c, x, window, 1, &older));
+    expect_error(c, CUP_ARGUMENT, "; make them with CUP_OPTIONS");
     cup_context_free(c);
 }
 

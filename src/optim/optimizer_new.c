@@ -14,6 +14,7 @@
 #include "optim/loss_scale.h"
 #include "optim/split.h"
 #include "optim/update.h"
+#include "tensor/debug.h"
 
 #define COMMON_MOST 2 /* states of no parameter: steps and the scale of the loss */
 
@@ -23,6 +24,8 @@ static cup_status check_parameter(cup_context *c, const cup_parameter *p, int i)
     if (!p->tensor || !p->name)
         return cup__fail(&c->error, CUP_ARGUMENT, "optimizer: parameter %d has no %s", i,
                          p->tensor ? "name" : "tensor");
+    if (p->tensor->context == c && !cup__usable(p->tensor, true, "optimizer"))
+        return c->error.status;
     if (p->tensor->context != c || !p->tensor->contiguous)
         return cup__fail(&c->error, CUP_ARGUMENT, "optimizer: parameter %s, %s, %s", p->name,
                          cup__tensor_text(p->tensor, text),

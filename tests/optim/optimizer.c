@@ -332,6 +332,18 @@ TEST(optimizer_of_memory_that_may_not_be_changed)
     cup_context_free(c);
 }
 
+TEST(optimizer_of_a_tensor_that_ended)
+{
+    cup_context *c = cup_context_new(CUP_OPTIONS(cup_options, .device = "cpu", .debug = true));
+    cup_scope_open(c);
+    const cup_parameter w = {.name = "w", .tensor = cup_ones(c, CUP_F32, 0, NULL)};
+    cup_scope_close(c);
+    EXPECT(!cup_optimizer_new(c, &w, 1, NULL));
+    EXPECT_INT(cup_error(c), CUP_STATE);
+    EXPECT_CONTAINS(cup_error_text(c), "of ones");
+    cup_context_free(c);
+}
+
 TEST(optimizer_state_has_names)
 {
     run r;

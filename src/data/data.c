@@ -196,7 +196,9 @@ int64_t cup_data_count(const cup_data *d, cup_split part)
         return 0;
     if (d->mix.count)
         return cup__mix_tokens(&d->mix, part);
-    return part == CUP_SPLIT_TRAIN ? d->train : d->count - d->train;
+    return part == CUP_SPLIT_TRAIN        ? d->train
+           : part == CUP_SPLIT_VALIDATION ? d->count - d->train
+                                          : 0;
 }
 
 int64_t cup__data_vocabulary(const cup_data *d)
@@ -248,6 +250,11 @@ cup_status cup__data_check(cup_context *c, const cup_data *d, cup_split part, in
     if (!d || !inputs || !targets)
         return cup__fail(&c->error, CUP_ARGUMENT, "a batch: the %s NULL",
                          d ? "places for inputs and targets must not be" : "data is");
+    if (part != CUP_SPLIT_TRAIN && part != CUP_SPLIT_VALIDATION)
+        return cup__fail(&c->error, CUP_ARGUMENT,
+                         "a batch: the part %d of the data is neither that for training nor that "
+                         "for validation",
+                         (int)part);
     if (first_row < 0 || rows < 0 || first_row > INT64_MAX - rows || context < 1)
         return cup__fail(&c->error, CUP_ARGUMENT,
                          "a batch of %lld rows from row %lld with %lld tokens is not possible",
@@ -280,7 +287,8 @@ int64_t cup_data_windows(const cup_data *d, cup_split part, int64_t context)
 {
     if (d && d->mix.count)
         return cup__mix_windows(&d->mix, part, context);
-    return d && context > 0 ? (cup_data_count(d, part) - 1) / context : 0;
+    int64_t count = cup_data_count(d, part);
+    return context > 0 && count > 0 ? (count - 1) / context : 0;
 }
 
 cup_status cup_data_window(cup_context *c, const cup_data *d, cup_split part, int64_t first_row,

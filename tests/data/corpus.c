@@ -138,6 +138,10 @@ TEST(data_split_and_windows)
                CUP_ARGUMENT);
     EXPECT_CONTAINS(cup_error_text(c), "more than this part of the data has, 101");
     cup_error_clear(c);
+    EXPECT_INT(cup_data_batch(c, d, (cup_split)2, 0, 0, 0, 1, 8, inputs, targets), CUP_ARGUMENT);
+    EXPECT_CONTAINS(cup_error_text(c), "the part 2 of the data is neither");
+    cup_error_clear(c);
+    EXPECT_INT(cup_data_count(d, (cup_split)2) + cup_data_windows(d, (cup_split)2, 1), 0);
     EXPECT_INT(cup_data_batch(c, d, CUP_SPLIT_TRAIN, 0, 0, -1, 1, 8, inputs, targets),
                CUP_ARGUMENT);
     cup_error_clear(c);

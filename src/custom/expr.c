@@ -337,6 +337,11 @@ static cup_status check_places(cup_expr *e, cup_tensor *const *inputs, cup_tenso
         if (out[j] && out[j]->context == e->c &&
             !cup__usable(out[j], true, "formula: a result"))
             return e->c->error.status;
+        for (int k = 0; out[j] && k < j; k++)
+            if (out[k] && cup__tensor_overlap(out[k], out[j]))
+                return FUNCTION_ERROR(e, "results %d and %d would be written to one memory; give "
+                                         "each its own",
+                                      k + 1, j + 1);
         for (int i = 0; out[j] && i < e->formula.inputs; i++)
             if (!may_write(e, out[j], inputs[i]))
                 return FUNCTION_ERROR(e, "result %d would be written over input %s, which is still "

@@ -428,6 +428,9 @@ TEST(expr_in_place)
     cup_tensor *m = filled(c, CUP_F32, 2, (int64_t[]){3, 700}, -1, 1);
     cup_expr_call(e, (cup_tensor *[]){x, m}, (double[]){0.5}, out);
     CHECK(c);
+    EXPECT(!cup_expr_call(e, (cup_tensor *[]){m, m}, (double[]){0.5}, (cup_tensor *[]){x, row}));
+    EXPECT_CONTAINS(cup_error_text(c), "results 1 and 2 would be written to one memory");
+    cup_error_clear(c);
     EXPECT(out[0] == x);
     EXPECT_NEAR(at(x, 2000), was - 0.5 * at(m, 2000), 1e-6);
     EXPECT_NEAR(at(x, 0), first - 0.5 * at(m, 0), 1e-6);

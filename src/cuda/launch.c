@@ -163,7 +163,7 @@ static cup_status launch_told(cup__cuda *gpu, const cup__kernel *kernel, const c
                               void **values)
 {
     cup__timer *timer = NULL;
-    if (cup__log_wants(CUP__TIME) && !gpu->capturing) {
+    if (cup__log_wants(CUP__TIME) && !gpu->capturing && !gpu->dry) {
         CUP_TRY(cup__timer_new(gpu, &timer));
         cup__timer_start(timer);
     }

@@ -183,6 +183,21 @@ TEST_LIMITED(command_kernels_installed, 120)
     EXPECT_INT(cupola("kernels build --common --op full --arch sm_90a"), 2);
 }
 
+/* Nothing runs on a card that is not there, which may be asked for times. */
+TEST(command_plan_logs_what_it_would_launch)
+{
+    static const char *const words[] = {"dispatch", "launch", "time", "source", "sass"};
+    for (size_t i = 0; i < sizeof words / sizeof *words; i++) {
+        EXPECT_INT(test_command(out, sizeof out,
+                                "CUP_LOG=%s '%s/cupola' plan --preset char --card h200 2>&1 | "
+                                "sed -n '/qkv_attention/p;/MFU/p' | tail -n 30",
+                                words[i], test_build()),
+                   0);
+        EXPECT_CONTAINS(out, "qkv_attention");
+        EXPECT_CONTAINS(out, "MFU");
+    }
+}
+
 /* Of two options with one name the second could not be given. */
 TEST(command_options_stand_once)
 {

@@ -10,6 +10,7 @@
 #include "cupola/ops.h"
 #include "dispatch/op.h"
 #include "ops/matmul/product.h"
+#include "ops/matmul/product_cpu_kernel.h"
 #include "prof/check.h"
 
 static cup_context *cpu(void)
@@ -118,6 +119,14 @@ static cup_tensor *random_matrix(cup_context *c, int64_t rows, int64_t columns)
 }
 
 /* The result must not depend on the number of threads. */
+/* Memory of a hundred kilobytes is mapped and unmapped by each call. */
+TEST(matmul_of_small_matrices_takes_little_room)
+{
+    EXPECT(cup__kernel_space(16, 16, 16) < 100000);
+    EXPECT(cup__kernel_space(16, 16, 1 << 20) == cup__kernel_space(16, 16, 256));
+    EXPECT(cup__kernel_space(128, 128, 64) < cup__kernel_space(128, 128, 128));
+}
+
 TEST(matmul_threads_same_bits)
 {
     float *first = NULL;

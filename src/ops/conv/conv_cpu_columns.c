@@ -174,7 +174,7 @@ static cup__matrix strided(cup__conv_matrix m)
 
 size_t cup__conv_space(const cup__blas *blas, int64_t m, int64_t n)
 {
-    return blas ? 0 : cup__kernel_space(m, n) + (size_t)(m * n) * sizeof(float);
+    return blas ? 0 : cup__kernel_space(m, n, INT64_MAX) + (size_t)(m * n) * sizeof(float);
 }
 
 void cup__conv_multiply(const cup__conv_product *p, void *space)

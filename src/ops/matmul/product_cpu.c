@@ -13,12 +13,13 @@
 #define SMALLEST 128  /* side of a tile */
 #define LARGEST 512
 #define ENOUGH_TILES 16
-#define DEPTH 512     /* of k that is copied at a time, where copying is needed */
+#define DEPTH 512     /* of k that is copied at a time at most, where copying is needed */
 
 typedef struct job {
     const cup__product *p;
     const cup__blas *blas;
     int64_t rows, columns;           /* of a tile */
+    int64_t depth;                   /* of k that is copied at a time */
     int64_t row_tiles, column_tiles; /* of a matrix */
     atomic_int no_memory;
 } job;
@@ -42,6 +43,10 @@ static void choose_tile(job *j)
         j->columns = j->columns < 256 ? 256 : j->columns;
     j->row_tiles = (p->m + j->rows - 1) / j->rows;
     j->column_tiles = (p->n + j->columns - 1) / j->columns;
+    /* Of small matrices a tile is no larger than they are, nor the room for it. */
+    j->rows = p->m < j->rows ? p->m : j->rows;
+    j->columns = p->n < j->columns ? p->n : j->columns;
+    j->depth = p->k < DEPTH ? p->k : DEPTH;
 }
 
 static cup__tile tile_at(const job *j, int64_t index)
@@ -107,7 +112,8 @@ static void blas_tile(const job *j, int64_t batch, cup__tile t, char *space)
 {
     const cup__product *p = j->p;
     int64_t wide = p->dtype == CUP_F64 ? 8 : 4;
-    char *space_b = space + j->rows * DEPTH * wide, *sums = space_b + j->columns * DEPTH * wide;
+    char *space_b = space + j->rows * j->depth * wide;
+    char *sums = space_b + j->columns * j->depth * wide;
     int64_t distance = j->columns;
     bool direct = p->dtype == CUP_F32 || (p->dtype == CUP_F64 && !p->bias && !p->activation);
     if (direct && p->y.row <= INT_MAX) {
@@ -118,7 +124,7 @@ static void blas_tile(const job *j, int64_t batch, cup__tile t, char *space)
     part unused;
     bool whole = fits_blas(p, &p->a, t.rows, p->k, &unused) &&
                  fits_blas(p, &p->b, p->k, t.columns, &unused) && p->k <= INT_MAX;
-    int64_t depth = whole ? p->k : DEPTH;
+    int64_t depth = whole ? p->k : j->depth;
     for (int64_t k = 0; k < p->k; k += depth) {
         int64_t now = p->k - k < depth ? p->k - k : depth;
         part a = part_of(p, &p->a, batch, (cup__tile){t.row, t.rows, k, now}, space);
@@ -133,7 +139,7 @@ static void blas_jobs(int64_t begin, int64_t end, void *user)
 {
     job *j = user;
     int64_t wide = j->p->dtype == CUP_F64 ? 8 : 4, a_tile = j->row_tiles * j->column_tiles;
-    int64_t elements = (j->rows + j->columns) * DEPTH + j->rows * j->columns;
+    int64_t elements = (j->rows + j->columns) * j->depth + j->rows * j->columns;
     char *space = cup__malloc((size_t)(elements * wide));
     if (!space) {
         atomic_store(&j->no_memory, 1);
@@ -148,7 +154,7 @@ static void blocked_jobs(int64_t begin, int64_t end, void *user)
 {
     job *j = user;
     int64_t tiles = j->row_tiles * j->column_tiles;
-    void *space = cup__malloc(cup__kernel_space(j->rows, j->columns));
+    void *space = cup__malloc(cup__kernel_space(j->rows, j->columns, j->p->k));
     if (!space) {
         atomic_store(&j->no_memory, 1);
         return;

@@ -93,15 +93,15 @@ static kernels best(void)
 }
 
 /* Scratch: a block as gathered, the packed block of a, that of b, the sums. */
-static size_t largest_block(int64_t rows, int64_t columns)
+static size_t largest_block(int64_t rows, int64_t columns, int64_t k)
 {
-    int64_t side = rows > columns ? rows : columns;
-    return (size_t)round_up(side, 192) * DEPTH * 8;
+    int64_t side = rows > columns ? rows : columns, depth = k < DEPTH ? k : DEPTH;
+    return (size_t)round_up(side, 192) * (size_t)depth * 8;
 }
 
-size_t cup__kernel_space(int64_t rows, int64_t columns)
+size_t cup__kernel_space(int64_t rows, int64_t columns, int64_t k)
 {
-    return 3 * largest_block(rows, columns) +
+    return 3 * largest_block(rows, columns, k) +
            (size_t)round_up(rows, 12) * (size_t)round_up(columns, 32) * 8 + 256;
 }
 
@@ -231,7 +231,7 @@ void cup__kernel_tile(const cup__product *p, int64_t batch, const cup__tile *til
     }
     kernels by = best();
     int64_t size = p->dtype == CUP_F64 ? 8 : 4, wide = by.bytes / size;
-    size_t block = largest_block(tile->rows, tile->columns);
+    size_t block = largest_block(tile->rows, tile->columns, p->k);
     char *gathered = (char *)(((uintptr_t)space + 63) / 64 * 64);
     char *left = gathered + block, *right = left + block, *sums = right + block;
     int64_t distance = round_up(tile->columns, wide);

@@ -212,13 +212,19 @@ static void fill_part(int64_t begin, int64_t end, void *user)
     const filler *f = user;
     uint64_t word;
     cup_tensor one = {.data = &word, .dtype = f->rounded}, to = f->to;
+    bool real = cup__dtype_is_float(f->rounded), rounds = f->rounded != to.dtype;
     for (int64_t i = begin; i < end; i++) {
         double unit = (double)(random_number(f->seed, i) >> 11) * 0x1p-53;
         double value = f->domain.low + (f->domain.high - f->domain.low) * unit;
         if (f->indices > 0)
             value = draw_index(f, i);
-        cup__store(&one, 0, cup__dtype_is_float(f->rounded) ? value : floor(value));
-        cup__store(&to, i, cup__load(&one, 0));
+        if (!real)
+            value = floor(value);
+        if (rounds) {
+            cup__store(&one, 0, value);
+            value = cup__load(&one, 0);
+        }
+        cup__store(&to, i, value);
     }
 }
 

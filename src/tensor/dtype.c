@@ -41,7 +41,7 @@ bool cup__dtype_is_float(cup_dtype dtype)
     return dtype <= CUP_BF16 || dtype == CUP_F8E4M3 || dtype == CUP_F8E5M2;
 }
 
-double cup__load(const cup_tensor *t, int64_t offset)
+double cup__load_any(const cup_tensor *t, int64_t offset)
 {
     const char *at = (const char *)t->data + offset * rows[t->dtype].size;
     switch (t->dtype) {
@@ -92,7 +92,7 @@ static float to_odd(double value)
     return cup__float(away ? bits + 1 : bits - 1);
 }
 
-void cup__store(cup_tensor *t, int64_t offset, double value)
+void cup__store_any(cup_tensor *t, int64_t offset, double value)
 {
     char *at = (char *)t->data + offset * rows[t->dtype].size;
     switch (t->dtype) {

@@ -439,10 +439,8 @@ void *cup_tensor_data(cup_tensor *t)
     return t->data;
 }
 
-int64_t cup__offset_of(const cup_tensor *t, int64_t index)
+int64_t cup__offset_within(const cup_tensor *t, int64_t index)
 {
-    if (t->contiguous)
-        return index;
     int64_t offset = 0;
     for (int i = t->ndim; i-- > 0;) {
         offset += index % t->shape[i] * t->stride[i];

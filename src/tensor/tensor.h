@@ -126,8 +126,25 @@ const char *cup__tensor_text(const cup_tensor *t, char out[CUP__SHAPE_TEXT]);
 
 /* One element as double, and back, for any dtype, at an offset in elements from t->data. CPU
  * contexts only. Rounds to nearest even. */
-double cup__load(const cup_tensor *t, int64_t offset);
-void cup__store(cup_tensor *t, int64_t offset, double value);
+double cup__load_any(const cup_tensor *t, int64_t offset);
+void cup__store_any(cup_tensor *t, int64_t offset, double value);
+
+/* Doubles and floats here, because specifications and comparisons spend their time with them. */
+static inline __attribute__((always_inline)) double cup__load(const cup_tensor *t, int64_t offset)
+{
+    return t->dtype == CUP_F64   ? ((const double *)t->data)[offset]
+           : t->dtype == CUP_F32 ? (double)((const float *)t->data)[offset]
+                                 : cup__load_any(t, offset);
+}
+
+static inline __attribute__((always_inline)) void cup__store(cup_tensor *t, int64_t offset,
+                                                             double value)
+{
+    if (t->dtype == CUP_F64)
+        ((double *)t->data)[offset] = value;
+    else
+        cup__store_any(t, offset, value);
+}
 
 /* Converts `count` contiguous elements between a dtype and f32 or f64, vectorised for f32. */
 void cup__load_f32(float *to, const void *from, cup_dtype dtype, int64_t count);
@@ -137,7 +154,11 @@ void cup__store_f32(void *to, const float *from, cup_dtype dtype, int64_t count)
 void cup__round_f32(float *x, cup_dtype dtype, int64_t count);
 
 /* The offset in elements of a flat row-major index. */
-int64_t cup__offset_of(const cup_tensor *t, int64_t index);
+int64_t cup__offset_within(const cup_tensor *t, int64_t index);
+static inline int64_t cup__offset_of(const cup_tensor *t, int64_t index)
+{
+    return t->contiguous ? index : cup__offset_within(t, index);
+}
 /* The value of that element. */
 double cup__element(const cup_tensor *t, int64_t index);
 

@@ -79,13 +79,15 @@ static int64_t inside(const sums *s, int64_t tap, int64_t *first)
     return end > *first ? end - *first : 0;
 }
 
-/* The numbers of element i of the result. */
-static void split(const sums *s, const cup__shape *shape, int64_t i, int64_t first[2],
-                  int64_t place[3])
+/* The numbers of the next element of the result; those of the first one are zeros. */
+static void advance(const sums *s, const cup__shape *shape, int64_t first[2], int64_t place[3])
 {
-    place[0] = 0;
-    for (int d = shape->ndim; d-- > 0; i /= shape->size[d])
-        *(d < 2 ? first + d : place + d - 2 + s->flat) = i % shape->size[d];
+    for (int d = shape->ndim; d-- > 0;) {
+        int64_t *at = d < 2 ? first + d : place + d - 2 + s->flat;
+        if (++*at < shape->size[d])
+            return;
+        *at = 0;
+    }
 }
 
 /* What sums of codes are multiplied with. */
@@ -106,9 +108,9 @@ cup_status cup__conv_specification(cup__call *call)
     const cup_tensor *bias = cup__conv_bias(call);
     const sums s = sums_of(call);
     int64_t channels = weight->shape[1], results = weight->shape[0] / s.n.groups;
-    for (int64_t e = 0; e < call->out[0]->count; e++) {
-        int64_t p[2], place[3], tap[3] = {0}, from[3];
-        split(&s, &call->result[0], e, p, place);
+    int64_t p[2] = {0}, place[3] = {0};
+    for (int64_t e = 0; e < call->out[0]->count; e++, advance(&s, &call->result[0], p, place)) {
+        int64_t tap[3] = {0}, from[3];
         double sum = 0;
         do
             if (source(&s, place, tap, from))
@@ -128,9 +130,9 @@ cup_status cup__conv_input_specification(cup__call *call)
     const cup_tensor *dy = call->in[0], *weight = call->in[1];
     const sums s = sums_of(call);
     int64_t each = weight->shape[1], results = weight->shape[0] / s.n.groups;
-    for (int64_t e = 0; e < call->out[0]->count; e++) {
-        int64_t p[2], place[3], tap[3] = {0}, to[3];
-        split(&s, &call->result[0], e, p, place);
+    int64_t p[2] = {0}, place[3] = {0};
+    for (int64_t e = 0; e < call->out[0]->count; e++, advance(&s, &call->result[0], p, place)) {
+        int64_t tap[3] = {0}, to[3];
         int64_t first = p[1] / each * results;
         double sum = 0;
         do
@@ -150,9 +152,9 @@ cup_status cup__conv_weight_specification(cup__call *call)
     const sums s = sums_of(call);
     int64_t each = call->result[0].size[1], results = call->result[0].size[0] / s.n.groups;
     int last = x->ndim - 1;
-    for (int64_t e = 0; e < call->out[0]->count; e++) {
-        int64_t p[2], tap[3], place[3] = {0}, from[3];
-        split(&s, &call->result[0], e, p, tap);
+    int64_t p[2] = {0}, tap[3] = {0};
+    for (int64_t e = 0; e < call->out[0]->count; e++, advance(&s, &call->result[0], p, tap)) {
+        int64_t place[3] = {0}, from[3];
         int64_t channel = p[0] / results * each + p[1];
         int64_t first, count = inside(&s, tap[2], &first);
         const int64_t rows[] = {s.n.out[0], s.n.out[1], 1};

@@ -125,7 +125,7 @@ cup_tensor *cup__scaled_widened(cup_context *c, const cup_tensor *codes, const p
     for (int i = 0; i < 256; i++) {
         uint8_t code = (uint8_t)i;
         cup_tensor one = {.data = &code, .dtype = codes->dtype};
-        w.table[i] = (float)cup__load(&one, 0);
+        w.table[i] = (float)cup__load_any(&one, 0);
     }
     cup__parallel_for(rows, GRAIN / (columns + 1) + 1, widen_rows, &w);
     return wide;

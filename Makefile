@@ -140,8 +140,9 @@ $(BUILD)/fake/libnvrtc.so: tests/fake/nvrtc.c src/cuda/api.h src/cuda/nvrtc.def
 	@mkdir -p $(@D) && echo "  CC $@"
 	$(Q)$(CC) $(CPPFLAGS) $(CFLAGS) -shared -o $@ $(filter %.c,$^)
 
-.PHONY: test
-test: $(BUILD)/test $(COMMAND) $(BUILD)/libcupola.so $(FAKE) $(BUILD)/tools/tree ## all tests; K=word runs those with the word in their name, K=-word the others
+.PHONY: test test-build
+test-build: $(BUILD)/test $(COMMAND) $(BUILD)/libcupola.so $(FAKE) $(BUILD)/tools/tree
+test: test-build ## all tests; K=word runs those with the word in their name, K=-word the others
 	BUILD=$(BUILD) SANITIZE="$(SANITIZE)" $(BUILD)/test $(K)
 
 .PHONY: random
@@ -194,7 +195,7 @@ abi-list: ## at a release: writes its interface to docs/abi, for later versions 
 	CC="$(CC)" tools/interface >docs/abi/$(VERSION).txt
 
 # Sanitizers make tests slower, so each has more time.
-.PHONY: asan tsan
+.PHONY: asan tsan asan-build tsan-build
 asan: export CK_TIMEOUT_MULTIPLIER := 5
 # Ops make random calls and graphs here, which are small, in place of the fixed calls of each and of
 # differences of them, which take minutes and go through the same lines. Left out, too, are calls that
@@ -226,9 +227,10 @@ ASAN_K := $(foreach o,$(OPS),-op_$o -gradient_$o) \
     -accuracy_at_the_timed_shape \
     -together_gradients_in_buckets -bench_formats -bench_shapes -bench_goals_behind \
     -together_gpus_add_up -trainer_stops_between -stand_in_random -sanitize_script -install_examples
+ASAN := BUILD=build/asan OPT=-O1 DEBUG=-g1 \
+    SANITIZE="-fsanitize=address,undefined -fno-sanitize-recover -fno-omit-frame-pointer"
 asan: ## the tests under AddressSanitizer and UndefinedBehaviorSanitizer
-	$(MAKE) BUILD=build/asan OPT=-O1 DEBUG=-g1 K="$(or $(K),$(ASAN_K))" \
-	    SANITIZE="-fsanitize=address,undefined -fno-sanitize-recover -fno-omit-frame-pointer" test
+	$(MAKE) $(ASAN) K="$(or $(K),$(ASAN_K))" test
 	$(if $(K),,build/asan/cupola check --device cpu --random 3000)
 	$(if $(K),,build/asan/cupola check --device cpu --graphs 200)
 # Ten times slower than without, so it runs the tests with threads unless K says otherwise; kills
@@ -242,8 +244,11 @@ TSAN_K := op_gelu op_sum op_softmax_grad op_linear_relu op_adamw tensor_ cuda_ c
 tsan: export CK_TIMEOUT_MULTIPLIER := 20
 # OpenBLAS has threads of its own when a test forks, and mends itself in the child.
 tsan: export TSAN_OPTIONS := die_after_fork=0
+TSAN := BUILD=build/tsan OPT=-O1 DEBUG=-g1 SANITIZE=-fsanitize=thread
 tsan: ## a part of the tests under ThreadSanitizer
-	$(MAKE) BUILD=build/tsan OPT=-O1 DEBUG=-g1 SANITIZE=-fsanitize=thread K="$(or $(K),$(TSAN_K))" test
+	$(MAKE) $(TSAN) K="$(or $(K),$(TSAN_K))" test
+asan-build tsan-build: ## compile what these run, and run nothing
+	$(MAKE) $(if $(filter asan%,$@),$(ASAN),$(TSAN)) test-build
 
 # Where make install puts things; a packager sets DESTDIR, PREFIX and LIBDIR.
 DESTDIR ?=

@@ -47,6 +47,7 @@ static void prepare(const char *folder)
 {
     setenv("CUP_CACHE", folder, 1);
     setenv("CUP_DEVICE", "cpu", 1);
+    setenv("CUP_THREADS", "1", 1); /* What is ended after a time takes no more than one core. */
     EXPECT_INT(test_command(out, sizeof out, "ln -s \"$PWD/bench\" '%s/bench'", folder), 0);
     EXPECT_INT(shell(folder, "{ seq 9999; echo Once upon a time; seq 9999; } >book.txt; "
                              "cp book.txt shakespeare.txt; echo 1 >begin.txt; "

@@ -103,8 +103,8 @@ static double code_of(cup_dtype dtype, double value)
 {
     unsigned char byte;
     cup_tensor one = {.data = &byte, .dtype = dtype};
-    cup__store(&one, 0, value);
-    return cup__load(&one, 0);
+    cup__store_any(&one, 0, value);
+    return cup__load_any(&one, 0);
 }
 
 /* The room of f32's own rounding is left where nothing is forgiven. */

@@ -310,8 +310,34 @@ static void hear_signals(void)
     signal(SIGTERM, SIG_DFL);
 }
 
+static const char help[] =
+    "usage: test [WORD|-WORD]...\n\n"
+    "Runs the tests with one of the words in their name, all without any, and none of those with\n"
+    "a word in their name that has a - before it.\n\n"
+    "  --help  this\n\n"
+    "Environment: TEST_JOBS=N runs as many at once, TEST_TIMES=1 tells the processor time of\n"
+    "each, TEST_SLOW=5 those that took over five seconds as they end, TEST_SEED=N draws other\n"
+    "numbers.\n";
+
+/* -1: the arguments are words. Otherwise the exit code with which all is said. */
+static int answer_options(int argc, char **argv)
+{
+    for (int i = 1; i < argc; i++)
+        if (!strcmp(argv[i], "--help"))
+            return fputs(help, stdout) < 0;
+    for (int i = 1; i < argc; i++)
+        if (!strncmp(argv[i], "--", 2)) {
+            fprintf(stderr, "tests: there is no option %s; --help tells what there is\n", argv[i]);
+            return 2;
+        }
+    return -1;
+}
+
 int main(int argc, char **argv)
 {
+    int answered = answer_options(argc, argv);
+    if (answered >= 0)
+        return answered;
     wait_without_spinning(argv);
     hear_signals();
     const char *seed = getenv("TEST_SEED");

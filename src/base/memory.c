@@ -6,6 +6,7 @@
 
 static _Atomic long countdown;
 static _Atomic bool fail_all;
+static _Atomic long failures;
 
 static bool refused(void)
 {
@@ -21,32 +22,39 @@ static bool refused(void)
     return true;
 }
 
+static void *counted(void *block)
+{
+    if (!block)
+        atomic_fetch_add_explicit(&failures, 1, memory_order_relaxed);
+    return block;
+}
+
 void *cup__malloc(size_t size)
 {
-    return refused() ? NULL : malloc(size ? size : 1);
+    return counted(refused() ? NULL : malloc(size ? size : 1));
 }
 
 void *cup__calloc(size_t count, size_t size)
 {
     if (count == 0 || size == 0)
         count = size = 1;
-    return refused() ? NULL : calloc(count, size);
+    return counted(refused() ? NULL : calloc(count, size));
 }
 
 void *cup__realloc(void *block, size_t count, size_t size)
 {
     size_t bytes;
-    if (!cup__multiply(count, size, &bytes) || refused())
+    if (!cup__multiply(count, size, &bytes))
         return NULL;
-    return realloc(block, bytes ? bytes : 1);
+    return counted(refused() ? NULL : realloc(block, bytes ? bytes : 1));
 }
 
 void *cup__aligned(size_t alignment, size_t size)
 {
-    if (size > SIZE_MAX - alignment || refused())
+    if (size > SIZE_MAX - alignment)
         return NULL;
     size_t rounded = (size + alignment - 1) / alignment * alignment;
-    return aligned_alloc(alignment, rounded ? rounded : alignment);
+    return counted(refused() ? NULL : aligned_alloc(alignment, rounded ? rounded : alignment));
 }
 
 char *cup__strdup(const char *text)
@@ -87,6 +95,11 @@ bool cup__multiply(size_t a, size_t b, size_t *out)
 bool cup__multiply_i64(int64_t a, int64_t b, int64_t *out)
 {
     return !__builtin_mul_overflow(a, b, out);
+}
+
+long cup__memory_failures(void)
+{
+    return atomic_load_explicit(&failures, memory_order_relaxed);
 }
 
 void cup__memory_fail_at(long n, bool all)

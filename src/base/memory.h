@@ -23,6 +23,10 @@ bool cup__grow(void *array, size_t *capacity, size_t count, size_t size);
 bool cup__multiply(size_t a, size_t b, size_t *out);
 bool cup__multiply_i64(int64_t a, int64_t b, int64_t *out);
 
+/* How many allocations have failed so far for want of memory, in all threads: what was computed
+ * meanwhile may be wrong for that alone. */
+long cup__memory_failures(void);
+
 /* Tests: the n-th allocation from now on fails, and all after it when `all`; 0 turns it off. */
 void cup__memory_fail_at(long n, bool all);
 

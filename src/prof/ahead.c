@@ -176,3 +176,10 @@ void cup__ahead_free(cup__ahead *a)
     pthread_cond_destroy(&a->done);
     cup__free(a);
 }
+
+void cup__ahead_nothing(int64_t i, void *room, void *user)
+{
+    (void)i;
+    (void)room;
+    (void)user;
+}

@@ -14,6 +14,9 @@ typedef struct cup__ahead cup__ahead;
 typedef void (*cup__ahead_make)(int64_t i, void *room, void *user);
 typedef void (*cup__ahead_drop)(void *room);
 
+/* On a GPU that is not there nothing is made of an item but its kernels. */
+void cup__ahead_nothing(int64_t i, void *room, void *user);
+
 /* What is done of an item once and needs no room, such as compiling, in any thread: a thread that
  * finds no free room goes on with that of later items. Of an item that is made meanwhile it may not
  * have ended. */

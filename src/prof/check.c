@@ -42,9 +42,9 @@ static cup_status check_sample(cup__check_call *k, const cup__reference_call *ca
     k->dtype = call->dtype;
     for (cup__layout layout = 0; layout < CUP__LAYOUTS && !cup__device_is_lost(k->c->device);
          layout++)
-        if (cup__check_has_layout(k->row, call->sample, layout))
+        if (cup__check_has_layout(k->row, call->sample, layout) && k->c->error.status == CUP_OK)
             check_layout(k, call, layout);
-    return CUP_OK;
+    return k->c->error.status;
 }
 
 uint32_t cup__check_dtypes(const cup__row *row)
@@ -102,7 +102,8 @@ cup_status cup__checking_row(cup__checking *all, const cup__row *row,
                              void (*report)(const cup_check_result *result, void *user),
                              void *user)
 {
-    cup__check_call k = {.c = all->c, .row = row, .report = report, .user = user};
+    cup__check_call k = {.c = all->c, .row = row, .report = report, .user = user,
+                         .failures = cup__memory_failures()};
     cup_status status = CUP_OK;
     while (all->at < all->count && all->calls[all->at].row != row)
         all->at++;

@@ -274,14 +274,6 @@ static void make(int64_t number, void *user_room, void *user)
         expect(r);
 }
 
-/* On a GPU that is not there nothing is made but its kernels. */
-static void make_nothing(int64_t number, void *user_room, void *user)
-{
-    (void)number;
-    (void)user_room;
-    (void)user;
-}
-
 static void drop(void *user_room)
 {
     cup_context_free(((room *)user_room)->c);
@@ -352,7 +344,8 @@ static bool judge(cup_context *c, const room *r, cup__backward_result *result, c
     }
     cup_tape_clear(c);
     cup__scope_pop(c);
-    cup__error_clear(&c->error);
+    if (c->error.status != CUP_MEMORY)
+        cup__error_clear(&c->error);
     return true;
 }
 
@@ -361,14 +354,13 @@ typedef struct retry {
     room room;
     cup__backward_result result;
     char note[300];
-    int threads;
 } retry;
 
 static bool fails(const cup__drawn *d, void *user)
 {
     retry *t = user;
     room *r = &t->room;
-    r->there = refresh(r, t->threads);
+    r->there = refresh(r, cup__threads());
     r->drawn = *d;
     r->call = (backward_call){d->row, NULL, d->dtype};
     if (r->there)
@@ -383,7 +375,6 @@ static void shrink(cup_context *c, room *r, cup__backward_result *result, char n
     cup_context *scratch = cup__context_cpu(cup__threads());
     if (t && cup_error(scratch) == CUP_OK) {
         t->c = c;
-        t->threads = cup__threads();
         cup__shrink(&r->drawn, scratch, fails, t);
         if (fails(&r->drawn, t)) {
             *result = t->result;
@@ -396,12 +387,17 @@ static void shrink(cup_context *c, room *r, cup__backward_result *result, char n
     cup_context_free(scratch);
 }
 
-static void conclude(cup_context *c, room *r, cup__backward_report report, void *user)
+/* Where memory was short since `failures`, nothing is known; the context then has that error. */
+static void conclude(cup_context *c, room *r, long failures, cup__backward_report report,
+                     void *user)
 {
     char note[300] = "";
     cup__text text = {0};
     cup__backward_result result;
-    if (!judge(c, r, &result, note))
+    bool judged = judge(c, r, &result, note);
+    if ((!judged || !result.passed) && cup__memory_failures() != failures)
+        cup__fail(&c->error, CUP_MEMORY, "out of host memory for gradients");
+    if (!judged || c->error.status == CUP_MEMORY)
         return;
     if (!result.passed && !r->call.sample && !cup__device_is_lost(c->device))
         shrink(c, r, &result, note);
@@ -446,23 +442,25 @@ static cup_status check(cup_context *c, const cup__row *const *rows, int row_cou
             some[k.row_count++] = rows[i];
             k.samples += list_samples(rows[i], dtypes, NULL);
         }
+    long failures = cup__memory_failures();
     k.calls = cup__calloc((size_t)k.samples + 1, sizeof *k.calls);
     for (int64_t i = 0, at = 0; k.calls && i < k.row_count; i++)
         at += list_samples(some[i], dtypes, k.calls + at);
     int64_t all = k.samples + (k.row_count ? count : 0);
-    cup__ahead_prepare compile = k.facts ? prepare : NULL;
     bool dry = cup__device_is_dry(c->device);
-    cup__ahead *ahead = k.calls ? cup__ahead_new(all, sizeof(room), compile,
-                                                 dry ? make_nothing : make, drop, &k)
+    cup__ahead *ahead = k.calls ? cup__ahead_new(all, sizeof(room), k.facts ? prepare : NULL,
+                                                 dry ? cup__ahead_nothing : make, drop, &k)
                                 : NULL;
-    for (int64_t i = 0; ahead && i < all && !cup__device_is_lost(c->device); i++) {
+    for (int64_t i = 0; ahead && i < all && !cup__device_is_lost(c->device) &&
+                        c->error.status != CUP_MEMORY; i++) {
         room *r = cup__ahead_get(ahead, i);
         if (!dry)
-            conclude(c, r, report, user);
+            conclude(c, r, failures, report, user);
     }
     cup__ahead_free(ahead);
     cup__free(k.calls);
-    return ahead ? CUP_OK : cup__fail(&c->error, CUP_MEMORY, "out of host memory for gradients");
+    return ahead ? c->error.status
+                 : cup__fail(&c->error, CUP_MEMORY, "out of host memory for gradients");
 }
 
 cup_status cup__check_backward(cup_context *c, const cup__row *const *rows, int row_count,
@@ -475,6 +473,7 @@ cup_status cup__check_backward(cup_context *c, const cup__row *const *rows, int 
 cup_status cup__check_backward_call(cup_context *c, const char *text, cup__backward_report report,
                                     void *user)
 {
+    long failures = cup__memory_failures();
     room *r = cup__calloc(1, sizeof *r);
     if (!r)
         return cup__fail(&c->error, CUP_MEMORY, "out of host memory for gradients");
@@ -486,7 +485,8 @@ cup_status cup__check_backward_call(cup_context *c, const char *text, cup__backw
         r->there = refresh(r, cup__threads());
         if (r->there)
             expect(r);
-        conclude(c, r, report, user);
+        conclude(c, r, failures, report, user);
+        status = c->error.status == CUP_MEMORY ? CUP_MEMORY : CUP_OK;
     }
     drop(r);
     cup__free(r);

@@ -190,8 +190,24 @@ static cup_status run_prepared(cup__check_call *k, const cup__impl *impl, cup__c
     return k->c->device->calls->synchronize(k->c->device);
 }
 
+/* Whether memory ran out, on the host or on the device; if so the context has that error. */
+static bool short_of_memory(cup__check_call *k, cup_status status)
+{
+    cup__error *e = &k->c->error;
+    if (e->status != CUP_MEMORY && status != CUP_MEMORY &&
+        cup__memory_failures() == k->failures)
+        return false;
+    if (e->status != CUP_MEMORY)
+        cup__error_clear(e);
+    cup__fail(e, CUP_MEMORY, "out of host memory to check a call of %s", k->row->name);
+    return true;
+}
+
 static void finish(cup__check_call *k, cup_check_result *r, cup_status status)
 {
+    bool wrong = status != CUP_OK || k->c->error.status != CUP_OK || !(r->error <= r->tolerance);
+    if (wrong && short_of_memory(k, status))
+        return;
     if (status != CUP_OK || k->c->error.status != CUP_OK) {
         r->error = INFINITY;
         snprintf(k->note, sizeof k->note, "%.390s", k->c->error.text);
@@ -325,11 +341,12 @@ void cup__check_run(cup__check_call *k, cup_status made)
     } else {
         bool taken = false;
         for (int i = 0; impls && impls[i].name; i++)
-            if (impls[i].place == place && !cup__device_is_lost(k->c->device))
+            if (impls[i].place == place && !cup__device_is_lost(k->c->device) &&
+                k->c->error.status != CUP_MEMORY)
                 taken = check_impl(k, &impls[i], i) || taken;
-        if (place == CUP__CPU && !taken)
+        if (place == CUP__CPU && !taken && k->c->error.status != CUP_MEMORY)
             check_impl(k, NULL, 0);
-        if (!cup__device_is_lost(k->c->device))
+        if (!cup__device_is_lost(k->c->device) && k->c->error.status != CUP_MEMORY)
             check_inputs(k);
     }
 }
@@ -353,6 +370,7 @@ static void launch(cup__check_call *k, const cup__impl *impl)
 
 void cup__check_launches(cup__check_call *k)
 {
+    k->failures = cup__memory_failures();
     if (k->row->op->view)
         launch(k, NULL);
     for (const cup__impl *impl = k->row->op->impls; impl && impl->name; impl++)

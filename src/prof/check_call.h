@@ -20,6 +20,7 @@ typedef struct cup__check_call {
     cup_tensor *in[CUP__CHECK_INPUTS]; /* what the call changes is copied for it */
     int in_count;
     const char *only; /* the name of the one implementation that is run; NULL: all */
+    long failures;  /* cup__memory_failures as the check began */
     int out_offset; /* elements by which results are off from where vectors begin */
     /* The least unit of an error, by result and by input that changes; 0: none. */
     double least_out[CUP__MAX_OUT], least_in[CUP__CHECK_INPUTS];
@@ -30,7 +31,8 @@ typedef struct cup__check_call {
 
 /* Runs every implementation of the device's place that takes the call, or on a CPU, where none
  * does, the specification in the dtype itself, and reports each. `made` is what came of making the
- * inputs. */
+ * inputs. A call for which memory was short is not reported, and leaves CUP_MEMORY in the
+ * context. */
 void cup__check_run(cup__check_call *k, cup_status made);
 
 /* Makes the same calls on a GPU and looks at no result, so that `want` may be NULL: on a dry one

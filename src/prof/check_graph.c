@@ -133,7 +133,8 @@ static void judge(cup_context *c, const cup__graph *g, cup_dtype dtype, const ex
         snprintf(note, 300, "%.299s", c->error.text);
     cup_tape_clear(c);
     cup__scope_pop(c);
-    cup__error_clear(&c->error);
+    if (c->error.status != CUP_MEMORY)
+        cup__error_clear(&c->error);
     r->passed = status == CUP_OK && r->error <= r->tolerance;
     if (status != CUP_OK)
         r->error = INFINITY;
@@ -182,13 +183,19 @@ static void shrink(cup_context *c, item *it, cup__graph_result *r, char note[300
     cup_context_free(x.c);
 }
 
-static void conclude(cup_context *c, item *it, uint64_t seed, int64_t number,
+/* Where memory was short since there were so many failures of allocations, nothing is known of the
+ * graph; the context then has that error. */
+static void conclude(cup_context *c, item *it, uint64_t seed, int64_t number, long failures,
                      cup__graph_report report, void *user)
 {
     char note[300];
     cup__text text = {0}, repeat = {0};
     cup__graph_result r = {.dtype = it->dtype, .note = note};
     judge(c, &it->graph, it->dtype, &it->expected, &r, note);
+    if (!r.passed && cup__memory_failures() != failures)
+        cup__fail(&c->error, CUP_MEMORY, "out of host memory for graphs");
+    if (c->error.status == CUP_MEMORY)
+        return;
     if (!r.passed)
         shrink(c, it, &r, note);
     cup__graph_text(&it->graph, &text);
@@ -235,14 +242,6 @@ static void make(int64_t number, void *room, void *user)
         expect(&it->expected, &it->graph, it->dtype);
 }
 
-/* On a GPU that is not there nothing is made but its kernels. */
-static void make_nothing(int64_t number, void *room, void *user)
-{
-    (void)number;
-    (void)room;
-    (void)user;
-}
-
 static void drop(void *room)
 {
     cup_context_free(((item *)room)->expected.c);
@@ -254,18 +253,23 @@ cup_status cup__check_graphs(cup_context *c, uint64_t seed, int64_t count,
     checker k = {.c = c, .seed = seed, .precision = c->precision, .threads = cup__threads()};
     if (c->device->is_cuda)
         k.facts = cup__cuda_facts(cup__cuda_of(c->device));
+    long failures = cup__memory_failures();
     bool dry = cup__device_is_dry(c->device);
     cup__ahead *ahead = cup__ahead_new(count, sizeof(item), k.facts ? prepare : NULL,
-                                       dry ? make_nothing : make, drop, &k);
+                                       dry ? cup__ahead_nothing : make, drop, &k);
     if (!ahead)
         return cup__fail(&c->error, CUP_MEMORY, "out of host memory for graphs");
     for (int64_t i = 0; i < count && !cup__device_is_lost(c->device); i++) {
         item *it = cup__ahead_get(ahead, i);
         if (!dry && it->expected.c)
-            conclude(c, it, seed, i, report, user);
+            conclude(c, it, seed, i, failures, report, user);
+        else if (!dry)
+            cup__fail(&c->error, CUP_MEMORY, "no context for graphs in double");
+        if (c->error.status == CUP_MEMORY)
+            break;
     }
     cup__ahead_free(ahead);
-    return CUP_OK;
+    return c->error.status == CUP_MEMORY ? CUP_MEMORY : CUP_OK;
 }
 
 /* Drops nodes, each of which may have to wait for others. */
@@ -325,11 +329,14 @@ cup_status cup__check_graph(cup_context *c, const char *repeat, cup__graph_repor
                          "\"%.100s\" is no graph; write it as a failure of --graphs names it: "
                          "seed:number:dtype:nodes that are dropped",
                          repeat);
+    long failures = cup__memory_failures();
     it.expected.c = cup__context_cpu(cup__threads());
     if (cup_error(it.expected.c) == CUP_OK)
         expect(&it.expected, &it.graph, it.dtype);
     if (it.expected.c)
-        conclude(c, &it, seed, number, report, user);
+        conclude(c, &it, seed, number, failures, report, user);
+    else
+        cup__fail(&c->error, CUP_MEMORY, "no context for a graph in double");
     cup_context_free(it.expected.c);
-    return CUP_OK;
+    return c->error.status == CUP_MEMORY ? CUP_MEMORY : CUP_OK;
 }

@@ -37,6 +37,7 @@ typedef struct random_check {
     cup__report report;
     void *user;
     int threads;
+    long failures; /* of allocations, as the check began */
     const cup__gpu_facts *facts; /* NULL: on a CPU */
     cup__random_plan *plan;      /* NULL: each call as it comes */
     cup__precision precision;
@@ -110,14 +111,6 @@ static void make(int64_t i, void *at, void *user)
     if (o->begins)
         o->begins(cup__text_string(&r->text), all->user);
     compute(&r->reference, &r->drawn, 0, 0);
-}
-
-/* On a GPU that is not there nothing is made but its kernels. */
-static void make_nothing(int64_t i, void *at, void *user)
-{
-    (void)i;
-    (void)at;
-    (void)user;
 }
 
 static void drop(void *at)
@@ -270,6 +263,7 @@ static void run_on_device(random_check *all, const cup__drawn *d, const cup__ref
                          .user = user,
                          .want = want,
                          .out_offset = d->out_offset,
+                         .failures = all->failures,
                          .only = only};
     if (texts && all->options->begins)
         all->options->begins(k.repeat, all->user);
@@ -341,7 +335,13 @@ static void report_call(const cup_check_result *r, void *user)
         all->report(r, all->user);
         return;
     }
-    if (!r->passed && !fails(all->drawn, &t)) {
+    bool again = !r->passed && fails(all->drawn, &t);
+    if (!r->passed && (all->c->error.status == CUP_MEMORY ||
+                       cup__memory_failures() != all->failures)) {
+        cup__fail(&all->c->error, CUP_MEMORY, "out of host memory to repeat a call");
+        return;
+    }
+    if (!r->passed && !again) {
         small.passed = true;
         small.error = r->tolerance; /* as far as it is known */
     }
@@ -371,7 +371,10 @@ static void report_call(const cup_check_result *r, void *user)
 static void check_room(random_check *all, const room *r)
 {
     all->drawn = &r->drawn;
-    if (r->reference.c->error.status != CUP_OK)
+    if (r->reference.c->error.status == CUP_MEMORY)
+        cup__fail(&all->c->error, CUP_MEMORY, "the specification of %s: %s", r->drawn.row->name,
+                  r->reference.c->error.text);
+    else if (r->reference.c->error.status != CUP_OK)
         report_missing(all, r);
     else
         run_on_device(all, &r->drawn, &r->reference, r, report_call, all, NULL);
@@ -381,7 +384,7 @@ cup_status cup__random_check(cup_context *c, const cup__random_options *options,
                              cup__random_count *counts, cup__report report, void *user)
 {
     random_check all = {.c = c, .options = options, .report = report, .user = user,
-                        .precision = c->precision};
+                        .precision = c->precision, .failures = cup__memory_failures()};
     all.threads = cup__threads();
     if (c->device->is_cuda)
         all.facts = cup__cuda_facts(cup__cuda_of(c->device));
@@ -393,7 +396,8 @@ cup_status cup__random_check(cup_context *c, const cup__random_options *options,
     cup__ahead *ahead = NULL;
     if (!plans || all.plan)
         ahead = cup__ahead_new(options->calls - options->first, sizeof(room),
-                               all.facts ? prepare : NULL, dry ? make_nothing : make, drop, &all);
+                               all.facts ? prepare : NULL, dry ? cup__ahead_nothing : make, drop,
+                               &all);
     cup_status status = ahead && all.scratch ? CUP_OK : CUP_MEMORY;
     for (int64_t i = options->first; i < options->calls && status == CUP_OK; i++) {
         if (cup__device_is_lost(c->device))
@@ -411,6 +415,8 @@ cup_status cup__random_check(cup_context *c, const cup__random_options *options,
         }
         if (r->is_drawn)
             check_room(&all, r);
+        if (c->error.status == CUP_MEMORY)
+            status = CUP_MEMORY;
         if (options->done)
             options->done(i + 1, user);
     }
@@ -427,7 +433,8 @@ cup_status cup__random_repeat(cup_context *c, const char *text, const cup__rando
 {
     cup__random_options given = *options;
     given.no_shrinking = true;
-    random_check all = {.c = c, .options = &given, .report = report, .user = user};
+    random_check all = {.c = c, .options = &given, .report = report, .user = user,
+                        .failures = cup__memory_failures()};
     all.threads = cup__threads();
     room *r = cup__calloc(1, sizeof *r);
     cup_status status = r ? cup__drawn_parse(&c->error, text, &r->drawn) : CUP_MEMORY;
@@ -445,6 +452,7 @@ cup_status cup__random_repeat(cup_context *c, const char *text, const cup__rando
                 given.begins(cup__text_string(&r->text), user);
             compute(&r->reference, &r->drawn, 0, 0);
             check_room(&all, r);
+            status = c->error.status == CUP_MEMORY ? CUP_MEMORY : CUP_OK;
         }
     }
     if (r)

@@ -46,6 +46,29 @@ TEST(limits_address_space_does_without_blas)
     EXPECT_CONTAINS(out, "ulimit -v limits");
 }
 
+/* A want of memory says nothing of the calls: it is told, with its own exit code, or there is
+ * enough. */
+TEST(limits_address_space_ends_a_check)
+{
+    static const char *const kinds[] = {"--op matmul", "--graphs 10", "--gradients 3",
+                                        "--random 30 --seed 3"};
+    bool ended = false;
+    begin();
+    if (cupola("ulimit -v 150000 &&", "--version"))
+        test_skip("this build does not run in 150 MB of addresses");
+    for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) {
+        char words[100];
+        snprintf(words, sizeof words, "check --device cpu %s", kinds[i]);
+        int code = cupola("ulimit -v 150000 && CUP_BLAS=off", words);
+        if ((code && code != 4) || strstr(out, "FAILED"))
+            test_fail(__FILE__, __LINE__, "%s: code %d: %.1000s", kinds[i], code, out);
+        if (code == 4)
+            EXPECT_CONTAINS(out, "out of host memory");
+        ended |= code == 4;
+    }
+    EXPECT(ended);
+}
+
 /* Where no thread may be started, a library must not be left to start one. */
 TEST(limits_no_process_more)
 {

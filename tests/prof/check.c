@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "../test.h"
+#include "base/memory.h"
 #include "dispatch/attributes.h"
 #include "prof/check.h"
 
@@ -109,6 +110,54 @@ TEST(check_sees_what_was_not_written)
 {
     check(leaves_an_element);
     EXPECT_CONTAINS(note, "element 5 is");
+}
+
+static cup_status has_no_memory(cup__call *call)
+{
+    return cup__call_fail(call, CUP_MEMORY, "on purpose, no memory");
+}
+
+/* Want of memory says nothing of an implementation: no call is reported as wrong. */
+TEST(check_that_has_no_memory_says_so)
+{
+    cup__impl impls[2] = {{.name = "own", .place = CUP__CPU, .strided = true,
+                           .run = has_no_memory}};
+    const cup__row *known = cup__row_find("tanh");
+    cup__op op = *known->op;
+    cup__row row = *known;
+    const cup__row *rows[] = {&row};
+    int calls = 0;
+    op.impls = impls;
+    row.op = &op;
+    cup_context *c = cup_context_new(CUP_OPTIONS(cup_options, .device = "cpu"));
+    cup__checking *k = cup__checking_new(c, rows, 1);
+    EXPECT(k);
+    EXPECT_INT(cup__checking_row(k, &row, report, &calls), CUP_MEMORY);
+    EXPECT_CONTAINS(cup_error_text(c), "no memory");
+    EXPECT(!failed);
+    cup__checking_free(k);
+    cup_context_free(c);
+}
+
+/* Every allocation that fails in turn: the check ends with that error or finds nothing wrong. */
+TEST_LIMITED(check_that_runs_out_of_memory_finds_nothing_wrong, 120)
+{
+    bool ran_out = false, ended = false;
+    for (long n = 1; !ended; n += 1 + n / 8) {
+        int calls = 0;
+        cup_context *c = cup_context_new(CUP_OPTIONS(cup_options, .device = "cpu"));
+        long before = cup__memory_failures();
+        cup__memory_fail_at(n, true);
+        cup_status status = cup_check(c, "maximum", report, &calls);
+        cup__memory_fail_at(0, false);
+        ended = cup__memory_failures() == before;
+        if (failed)
+            test_fail(__FILE__, __LINE__, "allocation %ld on: %s", n, note);
+        EXPECT_INT(status, ended ? CUP_OK : CUP_MEMORY);
+        ran_out |= calls > 0 && status == CUP_MEMORY;
+        cup_context_free(c);
+    }
+    EXPECT(ran_out);
 }
 
 TEST(check_says_why_a_call_failed)

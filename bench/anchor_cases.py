@@ -206,6 +206,15 @@ def draws():
                "PyTorch's order and softmax, with numbers of " + PAPER)
 
 
+def masked(weighed):
+    """Attention with a causal mask alone, whose draws in oracle_ops.py may have more options."""
+    for batch, heads, groups, tokens, size in ((1, 2, 1, 8, 8), (2, 2, 2, 2, 16), (1, 3, 1, 5, 8)):
+        leaves = [real(batch, n, tokens, size) for n in (heads, groups, groups)]
+        results, grads = graded(lambda q, k, v: F.scaled_dot_product_attention(
+            q, k, v, is_causal=True, enable_gqa=True), leaves, weighed)
+        yield "attention", {"causal": True}, leaves, results, grads, TORCH
+
+
 def codes(weighed):
     x = whole(2, 3) * 1.25
     results, grads = graded(lambda t: (t, t.mT.contiguous()), [x], weighed)
@@ -477,3 +486,4 @@ def cases(weighed):
     yield from reading(((100, [3, 1], {"rope_factor": 4, "rope_original": 50, "rope_low": 0.5,
                                        "rope_high": 2, "rope_yarn": True}),))
     yield from scored_reading()
+    yield from masked(weighed)

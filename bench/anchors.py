@@ -37,6 +37,19 @@ def attributes_text(given):
     return " ".join(f"{k}={value(v)}" for k, v in given.items() if v != [])
 
 
+# The order in which the rows of attention take what a draw names.
+ORDER = ["slopes", "sinks", "query_offsets", "key_offsets", "bias", "key_blocks"]
+
+
+def placed(fn, tensors):
+    """Inputs as a row has them, None for those before a named one that the draw leaves out."""
+    named = getattr(fn, "named", {})
+    by_name = {name: tensors[i] for i, name in named.items()}
+    count = max((ORDER.index(name) + 1 for name in by_name), default=0)
+    return ([t for i, t in enumerate(tensors) if i not in named] +
+            [by_name.get(name) for name in ORDER[:count]])
+
+
 def weighed(results):
     return sum((r * (((7 * torch.arange(r.numel())) % 5 - 1) / 4).reshape(r.shape)).sum()
                for r in results if r.is_floating_point() and r.requires_grad)
@@ -53,9 +66,9 @@ def line_of(op):
         reals = [t for t in leaves if t.is_floating_point()]
         found = iter(torch.autograd.grad(loss, reals, allow_unused=True))
         grads = [next(found) if t.is_floating_point() else None for t in leaves]
-    return "\t".join([op, attributes_text(attributes), " ".join(map(text_of, leaves)),
+    return "\t".join([op, attributes_text(attributes), " ".join(map(text_of, placed(fn, leaves))),
                       " ".join(text_of(r.detach()) for r in results),
-                      " ".join(map(text_of, grads)),
+                      " ".join(map(text_of, placed(fn, grads) if grads else [])),
                       f"PyTorch {torch.__version__}, CPU, double"])
 
 

@@ -187,6 +187,11 @@ TEST(batchnorm_refuses_another_residual)
     cup_tensor *other = cup_zeros(c, CUP_F32, 2, (int64_t[]){4, 1});
     EXPECT(!cup_batchnorm(c, x, NULL, NULL, NULL, NULL, -1,
                           CUP_OPTIONS(cup_batchnorm_options, .train = true, .residual = other)));
-    EXPECT_CONTAINS(cup_error_text(c), "the residual must have the dtype and the shape");
+    EXPECT_CONTAINS(cup_error_text(c), "the residual must have the shape");
+    cup_error_clear(c);
+    cup_tensor *narrow = cup_cast(c, x, CUP_BF16);
+    EXPECT(!cup_batchnorm(c, narrow, NULL, NULL, NULL, NULL, -1,
+                          CUP_OPTIONS(cup_batchnorm_options, .train = true, .residual = x)));
+    EXPECT_CONTAINS(cup_error_text(c), "different dtypes");
     cup_context_free(c);
 }

@@ -128,6 +128,13 @@ static const example examples[] = {{2, 3, 5, 4, 4, {1, 1}, PLAIN, true},
                                    {3, 1, 9, 1, 2, {4, 1}, {3, 2}, {0, 1, 0, 0}, {2, 1}, 1, false},
                                    {2, 4, 6, 5, 8, {1, 1}, {2, 3}, {0, 0, 1, 1}, {1, 1}, 4, true}};
 
+/* The last example's padding is wider than a kernel of 1 x 1 reaches, so that its gradient by the
+ * image is another implementation's, which the stand-in for the driver does not carry out. */
+static bool is_left_to_others(size_t which, int part)
+{
+    return which == sizeof examples / sizeof *examples - 1 && part == 1;
+}
+
 TEST(conv_cudnn_computes)
 {
     begin_preferring();
@@ -138,7 +145,10 @@ TEST(conv_cudnn_computes)
             long ran = fake_cudnn_calls("cudnnBackendExecute");
             cup_tensor *got = compute(gpu, &examples[i], part);
             cup_tensor *want = compute(cpu, &examples[i], part);
-            EXPECT_INT(fake_cudnn_calls("cudnnBackendExecute"), ran + 1);
+            bool left = is_left_to_others(i, part);
+            EXPECT_INT(fake_cudnn_calls("cudnnBackendExecute"), ran + !left);
+            if (left)
+                continue;
             bool last = examples[i].last && part != 2;
             float *a = read_all(gpu, got, last), *b = read_all(cpu, want, last);
             for (int64_t k = 0; k < cup_tensor_count(want); k++)

@@ -173,6 +173,19 @@ static const char *never(const cup__call *call)
     return NULL;
 }
 
+/* Whether padding is so wide, at a stride, that some results see nothing of an image. For such a
+ * gradient by an image of 3 x 91, by a kernel of 1 x 1 in f32, cuDNN 9.19 ended the process by a
+ * division by 0. */
+static bool pads_beyond(const cup__cudnn_key *key)
+{
+    for (int d = 0; d < 2; d++) {
+        int64_t reach = (key->size[CUP__CUDNN_W][2 + d] - 1) * key->dilation[d];
+        if (key->stride[d] > 1 && (key->before[d] > reach || key->behind[d] > reach))
+            return true;
+    }
+    return false;
+}
+
 static const char *rank_refuses(const cup__call *call, int rank)
 {
     cudnn_work w;
@@ -181,6 +194,8 @@ static const char *rank_refuses(const cup__call *call, int rank)
         return why;
     if (!work_of(call, &w))
         return "its images lie neither as [N,H,W,C] nor as [N,C,H,W]";
+    if (w.key.part == CUP__CONV_INPUT && pads_beyond(&w.key))
+        return "its padding is wider than its kernel reaches";
     if (!cup__library_open(CUP__LIBCUDNN))
         return "cuDNN was not found, see `cupola info`";
     cudnn_state *state = state_of(call->c);

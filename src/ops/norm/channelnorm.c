@@ -71,10 +71,11 @@ static cup_status check_residual(cup__call *call)
     cup__shape x = cup__shape_of(call->in[0]);
     if (!call->in[5])
         return CUP_OK;
+    CUP_TRY(cup__need_same_dtype(call, 0, 5));
     cup__shape shape = cup__shape_of(call->in[5]);
     if (!cup__shape_equal(&shape, &x))
         return cup__call_fail(call, CUP_SHAPE,
-                              "the residual must have the dtype and the shape of the first input");
+                              "the residual must have the shape of the first input");
     return CUP_OK;
 }
 

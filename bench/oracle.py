@@ -148,12 +148,18 @@ def run(library, op, seed):
         library.scope(False)
 
 
-def options():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+def parser_of(text):
+    """What comparisons of drawn calls may be told; the first line of `text` says what one is."""
+    parser = argparse.ArgumentParser(description=text.splitlines()[0])
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--lib", default="build/libcupola.so")
     parser.add_argument("--calls", type=int, default=2000)
     parser.add_argument("--seed", type=int, default=1)
+    return parser
+
+
+def options():
+    parser = parser_of(__doc__)
     parser.add_argument("--op", help="calls of this op alone")
     parser.add_argument("--only", type=int, help="the one call that has this seed; with --op")
     return parser.parse_args()

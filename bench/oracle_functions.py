@@ -1,7 +1,6 @@
 #!/usr/bin/env python3
 """Compares what cupola/functions.h and cupola/losses.h have, forward and gradient, with PyTorch on
 random calls: bench/oracle.py does the same for the ops of the table."""
-import argparse
 import ctypes
 import random
 import sys
@@ -9,8 +8,8 @@ import sys
 import torch
 import torch.nn.functional as F
 
-from oracle import compare, rows_of
-from oracle_binding import Failure, Ints, Library
+from oracle import compare, parser_of
+from oracle_binding import Failure, Ints, Library, rows_of
 
 choose = random.Random()
 REDUCTIONS = ["mean", "sum", "none", "batchmean"]
@@ -411,11 +410,7 @@ def run(library, draw, seed):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--device", default="cpu")
-    parser.add_argument("--lib", default="build/libcupola.so")
-    parser.add_argument("--calls", type=int, default=2000)
-    parser.add_argument("--seed", type=int, default=1)
+    parser = parser_of(__doc__)
     parser.add_argument("--only", type=int, help="the number of one call of that seed")
     args = parser.parse_args()
     torch.set_num_threads(1)

@@ -79,16 +79,28 @@ static int64_t part_of(int64_t n)
 
 static cup_tensor *transformed(const fourier *f, cup_tensor *x, int64_t n);
 
+/* Numbers [rows,n,2] less their mean over n, whose transform is `mean` [rows,1,2] times n at 0 and
+ * nothing elsewhere: in products of what is nearly all alike that nothing would be a difference of
+ * sums that are rounded. */
+static cup_tensor *less_mean(cup_context *c, cup_tensor *x, cup_tensor **mean)
+{
+    *mean = cup_mean(c, x, (int64_t[]){1}, 1, true);
+    return cup_sub(c, x, *mean);
+}
+
 static cup_tensor *direct(const fourier *f, cup_tensor *x, int64_t n)
 {
     cup_context *c = f->c;
+    cup_tensor *mean, *apart = less_mean(c, x, &mean);
+    cup_tensor *first = cup_pad(c, cup_scale(c, mean, (double)n), (int64_t[]){0, 0, 0}, 3,
+                                (int64_t[]){0, n - 1, 0}, 3, NULL);
     double turn = f->sign * 2 * acos(-1) / (double)n;
     cup_tensor *m = waves(f, COUNTED(c, n, n, 1, 1, 1), COUNTED(c, n, n, 1), n, turn,
                           quarters(c, 3, (int64_t[]){2, 1, 1}));
-    cup_tensor *flat = cup_reshape(c, x, 2, (int64_t[]){-1, 2 * n});
+    cup_tensor *flat = cup_reshape(c, apart, 2, (int64_t[]){-1, 2 * n});
     cup_tensor *y = cup_matmul(c, flat, cup_reshape(c, m, 2, (int64_t[]){2 * n, 2 * n}), false,
                                false);
-    return cup_reshape(c, y, 3, (int64_t[]){-1, n, 2});
+    return cup_add(c, cup_reshape(c, y, 3, (int64_t[]){-1, n, 2}), first);
 }
 
 /* x[j b + i] as [a,b] becomes y[k + a l]: over j for each i, then over i for each k. */

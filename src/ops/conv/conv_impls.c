@@ -1,6 +1,6 @@
 /* The ordered implementations of conv2d and its gradients. cuDNN stands last: a measurement chooses
  * it, or CUP_IMPL. */
-#include "ops/conv/conv_cpu_packed.h"
+#include "ops/conv_cpu/conv_cpu_packed.h"
 #include "ops/conv/conv_cuda.h"
 #include "ops/conv/conv_cudnn.h"
 #include "ops/lowbit/scaled.h"

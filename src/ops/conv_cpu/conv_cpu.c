@@ -9,7 +9,7 @@
 #include "base/memory.h"
 #include "base/parallel.h"
 #include "base/wide.h"
-#include "ops/conv/conv_cpu.h"
+#include "ops/conv_cpu/conv_cpu.h"
 #include "tensor/floats.h"
 
 #define PLACES 512  /* of a block, and results */

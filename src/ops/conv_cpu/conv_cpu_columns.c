@@ -3,7 +3,7 @@
 
 #include "base/half.h"
 #include "base/memory.h"
-#include "ops/conv/conv_cpu.h"
+#include "ops/conv_cpu/conv_cpu.h"
 #include "ops/elementwise/pointwise.h"
 #include "ops/matmul/product_cpu_kernel.h"
 #include "tensor/floats.h"

@@ -2,7 +2,7 @@
 #include <string.h>
 
 #include "base/memory.h"
-#include "ops/conv/conv_cpu_packed.h"
+#include "ops/conv_cpu/conv_cpu_packed.h"
 #include "ops/elementwise/pointwise.h"
 
 #define FLOATS_AIM (1 << 18)  /* of a copy, so that it stays in a cache */

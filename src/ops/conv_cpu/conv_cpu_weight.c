@@ -6,7 +6,7 @@
 #include "base/divide.h"
 #include "base/memory.h"
 #include "base/parallel.h"
-#include "ops/conv/conv_cpu.h"
+#include "ops/conv_cpu/conv_cpu.h"
 #include "tensor/floats.h"
 
 #define PLACES 512 /* of a block, and elements of the weight's rows, and of its columns */

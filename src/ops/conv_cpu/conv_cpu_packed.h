@@ -5,8 +5,8 @@
 #ifndef CUP_OPS_CONV_CONV_CPU_PACKED_H
 #define CUP_OPS_CONV_CONV_CPU_PACKED_H
 
-#include "ops/conv/conv_cpu.h"
-#include "ops/conv/conv_cpu_kernel.h"
+#include "ops/conv_cpu/conv_cpu.h"
+#include "ops/conv_cpu/conv_cpu_kernel.h"
 
 /* A rectangle of images, as it is copied: place (i, r, c) is row from[0] + r every[0] and column
  * from[1] + c every[1] of image `image` + i. */

@@ -1,4 +1,4 @@
-#include "ops/conv/conv_cpu_kernel.h"
+#include "ops/conv_cpu/conv_cpu_kernel.h"
 
 #if defined(__x86_64__)
 #include <immintrin.h>

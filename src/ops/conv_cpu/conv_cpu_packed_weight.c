@@ -7,7 +7,7 @@
 #include "base/memory.h"
 #include "base/parallel.h"
 #include "base/wide.h"
-#include "ops/conv/conv_cpu_packed.h"
+#include "ops/conv_cpu/conv_cpu_packed.h"
 
 #define PLACES 192                    /* of a block, about */
 #define ENOUGH 16                     /* tasks */

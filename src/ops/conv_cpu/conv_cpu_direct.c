@@ -7,7 +7,7 @@
 #include "base/memory.h"
 #include "base/parallel.h"
 #include "base/wide.h"
-#include "ops/conv/conv_cpu.h"
+#include "ops/conv_cpu/conv_cpu.h"
 #include "tensor/floats.h"
 
 #define MOST_EACH 4  /* channels and results of a group */

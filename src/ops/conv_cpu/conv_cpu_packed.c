@@ -6,7 +6,7 @@
 #include "base/memory.h"
 #include "base/parallel.h"
 #include "base/wide.h"
-#include "ops/conv/conv_cpu_packed.h"
+#include "ops/conv_cpu/conv_cpu_packed.h"
 #include "ops/elementwise/pointwise.h"
 
 #define PLACES 480     /* of a block, about */

@@ -31,6 +31,7 @@ static const attributes plain = {NONE, NONE, false, NONE, 1},
                         far = {TWO(5, 4), TWO(1, 0), false, NONE, 1},
                         odd = {TWO(1, 3), FOUR(2, 0, 1, 3), false, TWO(2, 3), 1},
                         same = {NONE, NONE, true, TWO(2, 1), 1},
+                        gaps = {NONE, FOUR(2, 0, 1, 3), false, TWO(2, 3), 1},
                         same_half = {ONE(2), NONE, true, NONE, 1},
                         wide = {NONE, TWO(3, 4), false, NONE, 1},
                         two_groups = {ONE(2), ONE(1), false, NONE, 2},
@@ -65,7 +66,11 @@ static const cup__sample samples[] = {
     {"2x64x9x11 72x16x3x3 -", &four_groups}, {"2x64x9x11 3x64x3x3 3", &three},
     {"3x3x13x11 64x3x1x1 64", &plain}, {"2x2x9x8 65x2x1x1 65", &plain},
     {"2x64x12x11 2x64x1x1 2", &plain}, {"2x360x7x9 3x360x1x1 -", &plain},
-    {"2x8x6x7 264x8x1x1 -", &plain}, {NULL, NULL}};
+    {"2x8x6x7 264x8x1x1 -", &plain},
+    {"2x40x9x17 2x40x5x5 2", &three}, {"1x16x12x130 8x16x3x3 8", &three},
+    {"1x128x11x70 4x128x3x3 -", &three}, {"2x32x9x17 3x32x2x3 3", &gaps},
+    {"1x24x3x5 2x24x5x6 2", &wide}, {"1x64x9x10 4x64x3x4 4", &same},
+    {"1x16x3x700 2x16x3x3 -", &three}, {"9x72x2x3 1x72x7x3 1", &wide}, {NULL, NULL}};
 static const cup__sample bench[] = {{"64x64x128x128 128x64x3x3 -", &three},
                                     {"256x3x224x224 64x3x7x7 -", &first},
                                     {"256x64x56x56 64x64x3x3 -", &three},
@@ -74,6 +79,7 @@ static const cup__sample bench[] = {{"64x64x128x128 128x64x3x3 -", &three},
                                     {"64x40x56x56 40x1x7x7 -", &by_channel_many},
                                     {"64x64x56x56 64x16x3x3 -", &four_groups},
                                     {"64x64x128x128 2x64x1x1 -", &plain},
+                                    {"64x64x128x128 3x64x3x3 3", &three},
                                     {NULL, NULL}};
 
 /* Sums in blocks of at most 256 products, however many there are. */

@@ -34,6 +34,8 @@ SIZED(first, ONE(2), ONE(3), false, NONE, 1, 21, 23);
 SIZED(far, TWO(5, 4), TWO(1, 0), false, NONE, 1, 17, 19);
 SIZED(rest, TWO(3, 7), NONE, false, NONE, 1, 4, 6);
 SIZED(odd, TWO(1, 3), FOUR(2, 0, 1, 3), false, TWO(2, 3), 1, 11, 13);
+SIZED(gaps, NONE, FOUR(2, 0, 1, 3), false, TWO(2, 3), 1, 9, 17);
+SIZED(tall, NONE, ONE(1), false, NONE, 1, 40, 50);
 SIZED(apart, TWO(4, 6), TWO(3, 4), false, TWO(6, 4), 1, 15, 14);
 SIZED(same, ONE(2), NONE, true, NONE, 1, 9, 10);
 SIZED(wide, NONE, TWO(3, 4), false, NONE, 1, 1, 2);
@@ -72,11 +74,13 @@ static const cup__sample samples[] = {
     {"3x24x8x9 24x3x3x3", &three}, {"2x16x4x5 16x4x2x3", &far}, {"1x16x5x5 16x1x3x4", &same},
     {"2x40x1x1 40x5x2x3", &rest}, {"1x16x3x5 16x8x5x6", &wide},
     {"3x2x6x7 2x64x1x1", &plain}, {"5x7x6x7 7x72x1x1", &plain}, {"2x1x6x7 1x33x1x1", &plain},
-    {"3x64x6x7 64x3x1x1", &plain}, {NULL, NULL}};
+    {"3x64x6x7 64x3x1x1", &plain}, {"2x40x8x9 40x8x3x3", &three}, {"1x24x3x5 24x2x5x6", &wide},
+    {"2x32x9x15 32x3x2x3", &gaps}, {"2x64x40x50 64x3x3x3", &tall}, {NULL, NULL}};
 static const cup__sample bench[] = {{"64x128x128x128 128x64x3x3", &big},
                                     {"256x128x28x28 128x64x3x3", &pass},
                                     {"64x64x112x112 64x3x7x7", &photo},
                                     {"64x2x128x128 2x64x1x1", &head},
+                                    {"64x64x128x128 64x3x3x3", &big},
                                     {NULL, NULL}};
 
 CUP__CONV_OP(conv2d_input_grad, CUP__CONV_INPUT, input_, cup__conv_impls, .strided_out = true)

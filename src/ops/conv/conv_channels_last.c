@@ -122,3 +122,18 @@ cup_status cup__conv_run_last(cup__call *call, bool all, cup_status (*run)(cup__
         cup_tensor_free(b.out);
     return call->c->error.status;
 }
+
+cup_status cup__conv_run_image_last(cup__call *call, cup_status (*run)(cup__call *call))
+{
+    cup_tensor **in = call->in, *own[MOST_INPUTS];
+    if (lies_well(in[0], 1))
+        return run(call);
+    memcpy(own, in, (size_t)call->in_count * sizeof *own);
+    if (!(own[0] = copied_last(call->c, in[0])))
+        return call->c->error.status;
+    call->in = own;
+    run(call);
+    call->in = in;
+    cup_tensor_free(own[0]);
+    return call->c->error.status;
+}

@@ -40,6 +40,10 @@ cup_status cup__conv_wgmma_few(cup__call *call);
 cup_status cup__conv_weight_wgmma_few(cup__call *call);
 const char *cup__conv_wgmma_blocks_refuses(const cup__call *call);
 cup_status cup__conv_wgmma_blocks(cup__call *call);
+/* The same of strides of 1 by sums over taps of products that are made once, and of images with few
+ * results, so that x is read once. */
+const char *cup__conv_taps_refuses(const cup__call *call);
+cup_status cup__conv_taps(cup__call *call);
 const char *cup__conv_wgmma_refuses(const cup__call *call);
 cup_status cup__conv_wgmma(cup__call *call);
 /* With windows of one place, which make it a product of matrices, by that kernel. */
@@ -70,6 +74,8 @@ cup_tensor *cup__conv_wgmma_sums(cup__call *call, const cup__conv *v, conv_parts
 #define CUP__CONV_PIECE_BYTES 16
 #define CUP__CONV_PIECE 8 /* elements of 16 bits */
 cup_status cup__conv_run_last(cup__call *call, bool all, cup_status (*run)(cup__call *call));
+/* The same for the first input alone, whatever the others and the result lie as. */
+cup_status cup__conv_run_image_last(cup__call *call, cup_status (*run)(cup__call *call));
 
 /* Tiles of `tile` places and results, and how many blocks they make with their classes. */
 conv_tiles cup__conv_tiles_of(const conv_call *c, int64_t tile_places, int64_t tile_results,

@@ -24,6 +24,8 @@ const cup__impl cup__conv_impls[] = {
      .refuses = cup__conv_dots_refuses, .run = cup__conv_dots},
     {.name = "few", .place = CUP__CUDA, .strided = true, CUP__THRESHOLDS(4, 256),
      .refuses = cup__conv_few_refuses, .run = cup__conv_few},
+    {.name = "taps", .place = CUP__CUDA, .strided = true, CUP__THRESHOLDS(8, 16, 64, 128, 512),
+     .refuses = cup__conv_taps_refuses, .run = cup__conv_taps},
     {.name = "wgmma", .place = CUP__CUDA, .strided = true, CUP__THRESHOLDS(8, 16, 64, 128, 192),
      .refuses = cup__conv_wgmma_refuses, .run = cup__conv_wgmma},
     {.name = "wgmma_few", .place = CUP__CUDA, .strided = true, CUP__THRESHOLDS(4, 8, 16, 128),

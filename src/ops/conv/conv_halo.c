@@ -1,0 +1,296 @@
+/* The host side of conv_halo.cu: convolutions of few results, whose image is brought once for all
+ * taps where a product of taps would bring it for each. */
+#include <string.h>
+
+#include "base/divide.h"
+#include "dispatch/tensor_map.h"
+#include "ops/conv/conv_halo.cuh"
+#include "ops/conv/conv_wgmma.h"
+#include "tensor/moments.h"
+
+#define SHARED_MOST 232448
+#define BLOCK 8          /* places along each side of a block */
+#define GROUP_BLOCKS 4   /* at most, of a warpgroup */
+#define SUMS_MOST 256    /* columns of the blocks of a warpgroup, of which a thread has half */
+#define COLUMNS 32       /* of which a tile has a multiple */
+#define RESULTS_LEAST 16 /* fewer leave too much of them empty, */
+#define RESULTS_MOST 128 /* and more bring enough products for each byte by taps, too */
+#define TAPS_MOST 25
+#define BOX_MOST 256
+#define STAGES_MOST 4
+#define STAGING 16384 /* bytes of shared memory for a piece of each warp */
+#define FULL_LEAST 0.75 /* of tiles, what lies within the image */
+#define L2_BYTES 48     /* a cycle and multiprocessor */
+#define TILE_CYCLES 400 /* that a tile takes besides */
+
+typedef struct halo_plan {
+    int group[2];  /* blocks of a warpgroup */
+    int blocks[2]; /* and of a tile */
+    int columns, chunks, steps, stages, staging;
+    int64_t tiles[2], stage_bytes, weight_bytes;
+    double cycles;
+} halo_plan;
+
+typedef struct halo_work {
+    cup__conv_work all;
+    halo_plan plan;
+    conv_halo argument;
+} halo_work;
+
+static int64_t reach_of(const cup__conv_work *w, int d)
+{
+    return (w->line[d].taps - 1) * w->walk[d].apart;
+}
+
+static int shared_of(const halo_plan *p)
+{
+    return (int)(p->weight_bytes + p->stages * (p->stage_bytes + 16) + 16 +
+                 (int64_t)p->staging * STAGING + p->columns * (int)sizeof(float));
+}
+
+/* As many stages as there is room for; two at least, with one piece for each warp rather than
+ * without. */
+static bool fill_shared(halo_plan *p)
+{
+    for (p->staging = 2; p->staging > 0; p->staging--)
+        for (p->stages = STAGES_MOST; p->stages >= 2; p->stages--)
+            if (shared_of(p) <= SHARED_MOST)
+                return true;
+    return false;
+}
+
+/* The plan with these blocks; false where it has no room. */
+static bool fill_plan(const cup__conv_work *w, int multiprocessors, halo_plan *p)
+{
+    int64_t lines[2], tiles = w->call->images, taps = (int64_t)w->line[0].taps * w->line[1].taps;
+    for (int d = 0; d < 2; d++) {
+        p->tiles[d] = divide_up(w->line[d].count, BLOCK * p->blocks[d]);
+        lines[d] = BLOCK * p->blocks[d] + reach_of(w, d);
+        tiles *= p->tiles[d];
+        if (lines[d] > BOX_MOST)
+            return false;
+    }
+    p->stage_bytes = divide_up(lines[0] * lines[1] * CUP__WGMMA_LINE, 1024) * 1024;
+    p->weight_bytes = taps * p->chunks * p->columns * CUP__WGMMA_LINE;
+    if (p->group[0] * p->group[1] * p->columns > SUMS_MOST || !fill_shared(p))
+        return false;
+    double blocks = p->blocks[0] * p->blocks[1], chunks = p->chunks;
+    double multiplied = blocks * (double)taps * chunks * p->steps * p->columns / 2;
+    double brought = (double)p->stage_bytes * chunks / L2_BYTES;
+    p->cycles = (double)divide_up(tiles, multiprocessors) *
+                ((multiplied > brought ? multiplied : brought) + TILE_CYCLES);
+    return true;
+}
+
+/* The blocks of the tiles that take least; false where none have room. */
+static bool choose(const cup__conv_work *w, int multiprocessors, halo_plan *best)
+{
+    halo_plan p = {.columns = (int)divide_up(w->call->results, COLUMNS) * COLUMNS,
+                   .chunks = (int)divide_up(w->call->channels, CUP__CONV_CHUNK), .steps = 4};
+    if (p.chunks == 1)
+        p.steps = (int)divide_up(w->call->channels, 16);
+    best->cycles = 0;
+    for (p.group[0] = 1; p.group[0] <= GROUP_BLOCKS; p.group[0]++)
+        for (p.group[1] = 1; p.group[0] * p.group[1] <= GROUP_BLOCKS; p.group[1]++)
+            for (int beside = 0; beside < 2; beside++) {
+                for (int d = 0; d < 2; d++)
+                    p.blocks[d] = p.group[d] * (d == beside ? 2 : 1);
+                if (fill_plan(w, multiprocessors, &p) && (!best->cycles || p.cycles < best->cycles))
+                    *best = p;
+            }
+    return best->cycles > 0;
+}
+
+/* What of all tiles lies within the image. */
+static double full_of(const cup__conv_work *w, const halo_plan *p)
+{
+    double full = 1;
+    for (int d = 0; d < 2; d++)
+        full *= (double)w->line[d].count / (double)(p->tiles[d] * p->blocks[d] * BLOCK);
+    return full;
+}
+
+static int multiprocessors_of(const cup__call *call)
+{
+    return cup__cuda_facts(cup__cuda_of(call->c->device))->multiprocessors;
+}
+
+static void begin(halo_work *h, const cup__call *call, const cup__conv *v)
+{
+    memset(h, 0, sizeof *h);
+    cup__conv_work *w = &h->all;
+    w->c = call->c;
+    w->call = &v->call;
+    w->p.dtype = v->dtype;
+    for (int d = 0; d < 2; d++) {
+        w->line[d] = conv_line_of(&v->call.side[d], v->call.back, 0);
+        w->walk[d] = cup__conv_walk_of(&w->line[d]);
+    }
+}
+
+const char *cup__conv_halo_refuses(const cup__call *call)
+{
+    const char *why = cup__conv_wgmma_refuses(call);
+    if (why)
+        return why;
+    const cup__conv v = cup__conv_of(call);
+    const conv_call *c = &v.call;
+    if (cup__conv_is_scaled(call) || cup_dtype_size(v.dtype) != 2 || v.residual)
+        return "it is for 16 bits, with nothing added";
+    int64_t taps = (int64_t)c->side[0].taps * c->side[1].taps;
+    if (c->groups != 1 || c->side[0].stride != 1 || c->side[1].stride != 1 || taps < 2 ||
+        taps > TAPS_MOST)
+        return "it is for one group, without strides, and 2 to 25 taps";
+    halo_work h;
+    begin(&h, call, &v);
+    return c->results <= RESULTS_MOST && choose(&h.all, multiprocessors_of(call), &h.plan)
+               ? NULL
+               : "its weight and tiles have no room in shared memory";
+}
+
+const char *cup__conv_halo_best_refuses(const cup__call *call)
+{
+    const char *why = cup__conv_halo_refuses(call);
+    if (why)
+        return why;
+    const cup__conv v = cup__conv_of(call);
+    halo_work h;
+    begin(&h, call, &v);
+    choose(&h.all, multiprocessors_of(call), &h.plan);
+    if (v.call.results < RESULTS_LEAST)
+        return "it has few results";
+    if (full_of(&h.all, &h.plan) < FULL_LEAST)
+        return "its images leave too much of tiles empty";
+    return (int64_t)v.call.images * h.plan.tiles[0] * h.plan.tiles[1] < multiprocessors_of(call)
+               ? "it has fewer tiles than there are multiprocessors"
+               : NULL;
+}
+
+static int64_t bytes_apart(int64_t size, long long step, cup_dtype dtype)
+{
+    return size == 1 ? CUP__CONV_PIECE_BYTES : step * cup_dtype_size(dtype);
+}
+
+/* Images of places, of which boxes are read or written. */
+static cup_status encode(const halo_work *h, CUtensorMap *map, const void *data, int channels,
+                         const int side[2], const long long step[4], const int64_t box[3])
+{
+    const conv_call *c = h->all.call;
+    cup_dtype dtype = h->all.p.dtype;
+    const cup__boxes boxes = {.data = data, .dtype = dtype, .ndim = 4,
+                              .size = {channels, side[1], side[0], c->images},
+                              .stride = {0, bytes_apart(side[1], step[3], dtype),
+                                         bytes_apart(side[0], step[2], dtype),
+                                         bytes_apart(c->images, step[0], dtype)},
+                              .box = {box[2], box[1], box[0], 1}};
+    return cup__tensor_map_make(cup__cuda_of(h->all.c->device), &boxes, map);
+}
+
+static cup_status encode_all(halo_work *h)
+{
+    cup__conv_work *w = &h->all;
+    const conv_call *c = w->call;
+    const int in[] = {w->line[0].size, w->line[1].size};
+    const int out[] = {w->line[0].count, w->line[1].count};
+    int64_t box[] = {0, 0, CUP__CONV_CHUNK};
+    int64_t line = cup__wgmma_stored_line(h->plan.columns * (int64_t)sizeof(int16_t));
+    for (int d = 0; d < 2; d++)
+        box[d] = BLOCK * h->plan.blocks[d] + reach_of(w, d);
+    CUP_TRY(encode(h, &w->a, c->x, c->channels, in, c->x_step, box));
+    const int64_t stored[] = {2, BLOCK, line / (int64_t)sizeof(int16_t)};
+    CUP_TRY(encode(h, &w->y, c->y, c->results, out, c->y_step, stored));
+    w->plan.tile_n = h->plan.columns;
+    w->plan.cluster_m = 1;
+    return cup__conv_encode_weight(w);
+}
+
+/* Where all tiles lie within the image those of a warpgroup are lines of as many places. */
+static float *make_moments(const halo_work *h)
+{
+    const cup__conv_work *w = &h->all;
+    const halo_plan *p = &h->plan;
+    const conv_call *c = w->call;
+    bool even = w->line[0].count % (BLOCK * p->blocks[0]) == 0 &&
+                w->line[1].count % (BLOCK * p->blocks[1]) == 0;
+    if (!w->c->moments.wanted || c->back || !even ||
+        cup__conv_step_of(c->y_step, c->images, w->line[0].count, w->line[1].count) != c->results)
+        return NULL;
+    return cup__moments_make(w->c, c->y, (int64_t)c->images * w->line[0].count * w->line[1].count,
+                             c->results, BLOCK * BLOCK * p->group[0] * p->group[1]);
+}
+
+static void fill_argument(halo_work *h)
+{
+    const cup__conv_work *w = &h->all;
+    const halo_plan *p = &h->plan;
+    conv_halo *to = &h->argument;
+    int wide = w->call->side[1].taps;
+    to->all.bias = w->call->bias;
+    to->all.factor = 1;
+    to->all.n = w->call->results;
+    to->all.units = (int)(w->call->images * p->tiles[0] * p->tiles[1]);
+    to->all.m = to->all.units * BLOCK * BLOCK * p->blocks[0] * p->blocks[1];
+    to->all.moments = make_moments(h);
+    for (int d = 0; d < 2; d++) {
+        to->tiles[d] = divisor_of(p->tiles[d]);
+        to->from[d] = (int)w->walk[d].from;
+    }
+    to->weight = w->walk[0].tap * wide + w->walk[1].tap;
+    to->weight_step[0] = w->walk[0].every * wide;
+    to->weight_step[1] = w->walk[1].every;
+}
+
+static cup_status launch(halo_work *h, const cup__conv *v)
+{
+    cup__conv_work *w = &h->all;
+    const halo_plan *p = &h->plan;
+    cup__cuda *gpu = cup__cuda_of(w->c->device);
+    int64_t multiprocessors = cup__cuda_facts(gpu)->multiprocessors;
+    int64_t units = h->argument.all.units;
+    cup__knob knobs[] = {
+        {"CUP_T", v->dtype},
+        {"Y_T", v->dtype},
+        {"BIAS_T", v->bias_dtype},
+        {"HAS_BIAS", w->call->bias != NULL},
+        {"ACTIVATION", v->activation},
+        {"TILE_N", p->columns},
+        {"CHANNEL_CHUNKS", p->chunks},
+        {"K_STEPS", p->steps},
+        {"TAPS_HIGH", w->line[0].taps},
+        {"TAPS_WIDE", w->line[1].taps},
+        {"APART_HIGH", w->line[0].taps > 1 ? w->walk[0].apart : 1},
+        {"APART_WIDE", w->line[1].taps > 1 ? w->walk[1].apart : 1},
+        {"GROUP_HIGH", p->group[0]},
+        {"GROUP_WIDE", p->group[1]},
+        {"SIDE_BY_SIDE", p->blocks[1] > p->group[1]},
+        {"STAGES", p->stages},
+        {"STAGING_BUFFERS", p->staging},
+        {"B_ALONG", w->call->back ? PRODUCT_ALONG_MN : PRODUCT_ALONG_K},
+        {"MOMENTS", h->argument.all.moments != NULL},
+    };
+    cup__kernel *kernel = cup__kernel_get(gpu, "conv_halo.cu", "conv_halo_sm90", knobs,
+                                          (int)(sizeof knobs / sizeof *knobs));
+    if (!kernel)
+        return w->c->error.status;
+    cup__grid grid = {.x = units < multiprocessors ? units : multiprocessors, .threads = 384,
+                      .shared = shared_of(p)};
+    return cup__launch(gpu, kernel, grid, CUP__ARG(w->a), CUP__ARG(w->b), CUP__ARG(w->y),
+                       CUP__ARG(h->argument));
+}
+
+static cup_status run(cup__call *call)
+{
+    cup__conv v = cup__conv_of(call);
+    halo_work h;
+    begin(&h, call, &v);
+    if (!choose(&h.all, multiprocessors_of(call), &h.plan))
+        return cup__call_fail(call, CUP_UNSUPPORTED, "no shape of tiles fits this convolution");
+    CUP_TRY(encode_all(&h));
+    fill_argument(&h);
+    return launch(&h, &v);
+}
+
+cup_status cup__conv_halo(cup__call *call)
+{
+    return call->out[0]->count ? cup__conv_run_last(call, true, run) : CUP_OK;
+}

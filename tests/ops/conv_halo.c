@@ -37,6 +37,14 @@ static drawn draw(int number)
     }
     if (number % 4 == 0)
         d.results = 64;
+    if (number % 2) { /* as the gradient of the weight has to have it */
+        d.channels = 8 * from_to(2, 16);
+        for (int i = 0; i < 2; i++) {
+            d.taps[i] = d.taps[i] < 4 ? d.taps[i] : 3;
+            d.side[i] = 8 * from_to(1, 8) + (d.taps[i] - 1) * d.dilation[i] - 2 * d.padding;
+            d.side[i] += d.side[i] < 1 ? 8 : 0;
+        }
+    }
     return d;
 }
 
@@ -49,10 +57,10 @@ static cup_tensor *image_of(cup_context *c, cup_dtype dtype, int64_t images, int
     return cup_permute(c, t, (int64_t[]){0, 3, 1, 2}, 4);
 }
 
-/* y and the gradient of the sum of y dy by x: as they are, of the same numbers as doubles, or of
- * their sizes. */
+/* y and the gradients of the sum of y dy by x and weight: as they are, of the same numbers as
+ * doubles, or of their sizes. */
 static void results_of(cup_context *c, const drawn *d, cup_tensor *const in[4], bool exact,
-                       bool sizes, cup_tensor *out[2])
+                       bool sizes, cup_tensor *out[3])
 {
     cup_tensor *t[4];
     for (int i = 0; i < 4; i++) {
@@ -60,11 +68,12 @@ static void results_of(cup_context *c, const drawn *d, cup_tensor *const in[4], 
         t[i] = sizes && in[i] ? cup_abs(c, t[i]) : t[i];
     }
     cup_require_grad(t[0]);
+    cup_require_grad(t[1]);
     out[0] = cup_conv2d(c, t[0], t[1], t[2],
                         CUP_OPTIONS(cup_conv2d_options, .padding = CUP_INTS(d->padding),
                                     .dilation = CUP_INTS(d->dilation[0], d->dilation[1])));
     cup_tensor *loss = cup_sum(c, cup_mul(c, out[0], t[3]), NULL, 0, false);
-    cup_gradients(c, loss, (cup_tensor *[]){t[0]}, 1, &out[1]);
+    cup_gradients(c, loss, (cup_tensor *[]){t[0], t[1]}, 2, &out[1]);
 }
 
 static double *read(cup_context *c, cup_tensor *t, int64_t *count)
@@ -77,14 +86,12 @@ static double *read(cup_context *c, cup_tensor *t, int64_t *count)
     return numbers;
 }
 
-static void expect_near(cup_context *c, const drawn *d, const char *what, cup_tensor *got,
-                        cup_tensor *want, cup_tensor *size)
+static void expect_near(cup_context *c, const drawn *d, const char *what, double terms,
+                        cup_tensor *got, cup_tensor *want, cup_tensor *size)
 {
     int64_t count;
     double *g = read(c, got, &count), *w = read(c, want, &count), *s = read(c, size, &count);
     double rounded = d->dtype == CUP_BF16 ? 0x1p-8 : 0x1p-11;
-    double most = (double)(d->channels > d->results ? d->channels : d->results);
-    double terms = most * (double)(d->taps[0] * d->taps[1]);
     for (int64_t i = 0; i < count; i++)
         if (!(fabs(g[i] - w[i]) <= rounded * fabs(w[i]) + (8 + sqrt(terms)) * 0x1p-23 * s[i]))
             test_fail(__FILE__, __LINE__,
@@ -99,21 +106,33 @@ static void expect_near(cup_context *c, const drawn *d, const char *what, cup_te
     free(s);
 }
 
-/* Whether it is what forward takes: a weight may be too large for it. */
-static bool is_taken(cup_context *c, const drawn *d, cup_tensor *const in[4])
+static bool is_halo(cup_context *c, const char *op, cup_tensor **in, int count, const void *a)
 {
-    cup__conv2d_attributes a = {.padding = {d->padding}, .padding_count = 1,
-                               .dilation = {d->dilation[0], d->dilation[1]},
-                               .dilation_count = 2, .groups = 1};
     cup__call call;
-    cup__call_begin(&call, c, cup__row_find("conv2d"), (cup_tensor **)in, 3, &a);
+    cup__call_begin(&call, c, cup__row_find(op), in, count, a);
     const cup__impl *impl = cup__call_choose(&call);
     return impl && !strcmp(impl->name, "halo");
 }
 
-static bool check(cup_context *c, const drawn *d)
+/* How many of forward and the weight's gradient are taken: a weight may be too large, or the sides
+ * of dy no multiples of steps. */
+static void count_taken(cup_context *c, const drawn *d, cup_tensor **in, int taken[2])
 {
-    cup_tensor *got[2], *want[2], *size[2];
+    cup__conv2d_attributes a = {.padding = {d->padding}, .padding_count = 1,
+                                .dilation = {d->dilation[0], d->dilation[1]},
+                                .dilation_count = 2, .groups = 1};
+    cup__conv2d_weight_grad_attributes b = {.padding = {d->padding}, .padding_count = 1,
+                                            .dilation = {d->dilation[0], d->dilation[1]},
+                                            .dilation_count = 2, .groups = 1,
+                                            .kernel = {d->taps[0], d->taps[1]},
+                                            .kernel_count = 2};
+    taken[0] += is_halo(c, "conv2d", in, 3, &a);
+    taken[1] += is_halo(c, "conv2d_weight_grad", (cup_tensor *[]){in[3], in[0], NULL}, 3, &b);
+}
+
+static void check(cup_context *c, const drawn *d, int taken[2])
+{
+    cup_tensor *got[3], *want[3], *size[3];
     int64_t out[2];
     for (int i = 0; i < 2; i++)
         out[i] = d->side[i] + 2 * d->padding - (d->taps[i] - 1) * d->dilation[i];
@@ -122,26 +141,28 @@ static bool check(cup_context *c, const drawn *d)
     cup_tensor *w = image_of(c, d->dtype, d->results, d->channels, d->taps);
     cup_tensor *b = cup_cast(c, cup_normal(c, CUP_F32, 1, &d->results, 0, 1), d->dtype);
     cup_tensor *in[] = {x, w, d->biased ? b : NULL, dy};
+    count_taken(c, d, in, taken);
     results_of(c, d, in, true, false, want);
     results_of(c, d, in, true, true, size);
     results_of(c, d, in, false, false, got);
     EXPECT_TEXT(cup_error_text(c), "");
-    if (!test_noted) {
-        expect_near(c, d, "y", got[0], want[0], size[0]);
-        expect_near(c, d, "dx", got[1], want[1], size[1]);
-    }
-    return is_taken(c, d, in);
+    if (test_noted)
+        return;
+    double taps = (double)(d->taps[0] * d->taps[1]), places = (double)(d->images * out[0] * out[1]);
+    expect_near(c, d, "y", taps * (double)d->channels, got[0], want[0], size[0]);
+    expect_near(c, d, "dx", taps * (double)d->results, got[1], want[1], size[1]);
+    expect_near(c, d, "dweight", places, got[2], want[2], size[2]);
 }
 
 static void check_all(cup_context *c, const drawn *all)
 {
-    int taken = 0;
+    int taken[2] = {0};
     for (int i = 0; i < DRAWN; i++) {
         cup_scope_open(c);
-        taken += check(c, &all[i]);
+        check(c, &all[i], taken);
         cup_scope_close(c);
     }
-    EXPECT(taken >= LEAST);
+    EXPECT(taken[0] >= LEAST && taken[1] >= LEAST / 2);
 }
 
 TEST_LIMITED(gpu_convolutions_of_few_results_at_drawn_sizes, 120)
@@ -149,7 +170,7 @@ TEST_LIMITED(gpu_convolutions_of_few_results_at_drawn_sizes, 120)
     drawn all[DRAWN];
     for (int i = 0; i < DRAWN; i++)
         all[i] = draw(i);
-    setenv("CUP_IMPL", "conv2d=halo,conv2d_input_grad=halo", 1);
+    setenv("CUP_IMPL", "conv2d=halo,conv2d_input_grad=halo,conv2d_weight_grad=halo", 1);
     TEST_AHEAD {
         cup_context *c = test_noted;
         if (!c)

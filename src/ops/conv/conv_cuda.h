@@ -51,6 +51,9 @@ cup_status cup__conv_wgmma(cup__call *call);
 const char *cup__conv_halo_best_refuses(const cup__call *call);
 const char *cup__conv_halo_refuses(const cup__call *call);
 cup_status cup__conv_halo(cup__call *call);
+const char *cup__conv_weight_halo_refuses(const cup__call *call);
+const char *cup__conv_weight_halo_best_refuses(const cup__call *call);
+cup_status cup__conv_weight_halo(cup__call *call);
 /* With windows of one place, which make it a product of matrices, by that kernel. */
 const char *cup__conv_wgmma_product_refuses(const cup__call *call);
 cup_status cup__conv_wgmma_product(cup__call *call);

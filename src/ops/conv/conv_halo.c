@@ -166,26 +166,6 @@ const char *cup__conv_halo_best_refuses(const cup__call *call)
                : NULL;
 }
 
-static int64_t bytes_apart(int64_t size, long long step, cup_dtype dtype)
-{
-    return size == 1 ? CUP__CONV_PIECE_BYTES : step * cup_dtype_size(dtype);
-}
-
-/* Images of places, of which boxes are read or written. */
-static cup_status encode(const halo_work *h, CUtensorMap *map, const void *data, int channels,
-                         const int side[2], const long long step[4], const int64_t box[3])
-{
-    const conv_call *c = h->all.call;
-    cup_dtype dtype = h->all.p.dtype;
-    const cup__boxes boxes = {.data = data, .dtype = dtype, .ndim = 4,
-                              .size = {channels, side[1], side[0], c->images},
-                              .stride = {0, bytes_apart(side[1], step[3], dtype),
-                                         bytes_apart(side[0], step[2], dtype),
-                                         bytes_apart(c->images, step[0], dtype)},
-                              .box = {box[2], box[1], box[0], 1}};
-    return cup__tensor_map_make(cup__cuda_of(h->all.c->device), &boxes, map);
-}
-
 static cup_status encode_all(halo_work *h)
 {
     cup__conv_work *w = &h->all;
@@ -196,9 +176,9 @@ static cup_status encode_all(halo_work *h)
     int64_t line = cup__wgmma_stored_line(h->plan.columns * (int64_t)sizeof(int16_t));
     for (int d = 0; d < 2; d++)
         box[d] = BLOCK * h->plan.blocks[d] + reach_of(w, d);
-    CUP_TRY(encode(h, &w->a, c->x, c->channels, in, c->x_step, box));
+    CUP_TRY(cup__conv_encode_boxes(w, &w->a, c->x, c->channels, in, c->x_step, box));
     const int64_t stored[] = {2, BLOCK, line / (int64_t)sizeof(int16_t)};
-    CUP_TRY(encode(h, &w->y, c->y, c->results, out, c->y_step, stored));
+    CUP_TRY(cup__conv_encode_boxes(w, &w->y, c->y, c->results, out, c->y_step, stored));
     w->plan.tile_n = h->plan.columns;
     w->plan.cluster_m = 1;
     return cup__conv_encode_weight(w);

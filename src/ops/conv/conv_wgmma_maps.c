@@ -38,6 +38,21 @@ cup_status cup__conv_encode_image(const cup__conv_work *w, CUtensorMap *map, int
                : cup__tensor_map_refused(cup__cuda_of(w->c->device), result, &image);
 }
 
+cup_status cup__conv_encode_boxes(const cup__conv_work *w, CUtensorMap *map, const void *data,
+                                  int channels, const int side[2], const long long step[4],
+                                  const int64_t box[3])
+{
+    const cup_dtype dtype = w->p.dtype;
+    const int images = w->call->images;
+    const cup__boxes boxes = {.data = data, .dtype = dtype, .ndim = 4,
+                              .size = {channels, side[1], side[0], images},
+                              .stride = {0, bytes_apart(side[1], step[3], dtype),
+                                         bytes_apart(side[0], step[2], dtype),
+                                         bytes_apart(images, step[0], dtype)},
+                              .box = {box[2], box[1], box[0], 1}};
+    return cup__tensor_map_make(cup__cuda_of(w->c->device), &boxes, map);
+}
+
 /* The weight as a matrix for each tap, whose lines are its channels. */
 cup_status cup__conv_encode_weight(cup__conv_work *w)
 {

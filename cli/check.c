@@ -1,4 +1,6 @@
 /* cupola check: every implementation of every op held against its specification. */
+#include <limits.h>
+#include <malloc.h>
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -17,6 +19,7 @@
 #include "prof/check_backward.h"
 
 #define MOST_IMPLS 16
+#define MAPPED_FROM (32 << 20) /* bytes, the most that can be said */
 #define MOST_NOTES 3 /* of one implementation, that are printed */
 
 typedef struct check_given {
@@ -279,6 +282,13 @@ static int finish(check_run *run, cup_context *c, int code)
     return code ? code : written;
 }
 
+/* Memory of results goes to the next ones rather than back to the system, which clears it. */
+static void keep_memory(void)
+{
+    mallopt(M_MMAP_THRESHOLD, MAPPED_FROM);
+    mallopt(M_TRIM_THRESHOLD, INT_MAX);
+}
+
 static int run(cli_call *call)
 {
     const check_given *given = call->given;
@@ -287,6 +297,7 @@ static int run(cli_call *call)
         return code;
     if (given->precision && !given->random && !given->repeat)
         return cli_usage("--precision goes with --random or --repeat");
+    keep_memory();
     cup_context *c = cup_context_new(CUP_OPTIONS(cup_options, .device = given->device));
     cup_precision(c, given->precision ? given->precision : "highest");
     code = cli_report(c);

@@ -31,17 +31,25 @@ static cup_tensor *guarded(cup_context *c, const cup__shape *shape, int offset)
     return middle;
 }
 
+/* Whether `count` bytes of a result's memory, from `first` on, are as they were filled. */
+static bool is_poisoned(cup_tensor *t, size_t first, size_t count)
+{
+    cup__device *device = t->context->device;
+    unsigned char *all = cup__malloc(count);
+    bool is = all && device->calls->read(device, all, (char *)t->storage->data + first, count) ==
+                         CUP_OK;
+    for (size_t i = 0; is && i < count; i++)
+        is = all[i] == 0xff;
+    cup__free(all);
+    return is;
+}
+
 static bool guards_hold(cup_tensor *t)
 {
-    size_t bytes = t->storage->bytes, size = (size_t)(t->count * cup_dtype_size(t->dtype));
+    size_t size = (size_t)(t->count * cup_dtype_size(t->dtype));
     size_t before = (size_t)((char *)t->data - (char *)t->storage->data);
-    unsigned char *all = cup__malloc(bytes);
-    bool hold = all && t->context->device->calls->read(t->context->device, all, t->storage->data,
-                                                       bytes) == CUP_OK;
-    for (size_t i = 0; hold && i < bytes; i++)
-        hold = all[i] == 0xff || (i >= before && i < before + size);
-    cup__free(all);
-    return hold;
+    return is_poisoned(t, 0, before) &&
+           is_poisoned(t, before + size, t->storage->bytes - before - size);
 }
 
 static void compare_with_reference(cup__check_call *k, cup_check_result *r, cup_tensor *want,

@@ -4,11 +4,13 @@
 #include <string.h>
 
 #include "base/memory.h"
+#include "base/parallel.h"
 #include "cuda/dry.h"
 #include "prof/attributes.h"
 #include "prof/draw.h"
 
 #define LINE 16 /* bytes that a kernel reads at once where a tensor begins anywhere in them */
+#define WRITTEN_AT_ONCE 65536 /* elements */
 
 void cup__drawn_lay_plain(cup__drawn_input *in)
 {
@@ -126,28 +128,54 @@ static int axis_of(const cup__drawn *d)
     return 0;
 }
 
-/* Writes all elements to `base`, whose dtype `to` has; `stride` and `offset` say where. */
-static void write_all(values *v, cup_tensor *to, const int64_t *stride, int64_t offset,
-                      int64_t count)
+/* Where all elements go in memory of a dtype of its own. */
+typedef struct writing {
+    const values *values;
+    cup_tensor to;
+    const int64_t *stride;
+    int64_t offset;
+} writing;
+
+static void write_some(int64_t begin, int64_t end, void *user)
 {
-    const cup__shape *shape = &v->in->shape;
-    int64_t at[CUP_MAX_DIMS] = {0}, step[CUP_MAX_DIMS], place = offset, index = 0;
-    bool exact = to->dtype != v->in->shape.dtype;
-    for (int64_t i = shape->ndim, all = 1; i-- > 0; all *= shape->size[i])
-        step[i] = v->in->stride[i] ? all : 0;
-    for (int64_t done = 0; done < count; done++) {
-        double x = value_at(v, index, at);
-        cup__store(to, place, exact ? rounded(v, x) : x);
+    const writing *w = user;
+    values v = *w->values;
+    const cup__shape *shape = &v.in->shape;
+    cup_tensor to = w->to;
+    int64_t at[CUP_MAX_DIMS] = {0}, step[CUP_MAX_DIMS], place = w->offset, index = 0, rest = begin;
+    bool exact = to.dtype != shape->dtype;
+    for (int64_t i = shape->ndim, all = 1; i-- > 0; all *= shape->size[i]) {
+        step[i] = v.in->stride[i] ? all : 0;
+        at[i] = rest % shape->size[i];
+        rest /= shape->size[i];
+        place += at[i] * w->stride[i];
+        index += at[i] * step[i];
+    }
+    for (int64_t done = begin; done < end; done++) {
+        double x = value_at(&v, index, at);
+        cup__store(&to, place, exact ? rounded(&v, x) : x);
         for (int i = shape->ndim; i-- > 0;) {
-            place += stride[i];
+            place += w->stride[i];
             index += step[i];
             if (++at[i] < shape->size[i])
                 break;
-            place -= stride[i] * shape->size[i];
+            place -= w->stride[i] * shape->size[i];
             index -= step[i] * shape->size[i];
             at[i] = 0;
         }
     }
+}
+
+/* Writes all elements, on all cores where no two of them are the same one. */
+static void write_all(const writing *w, int64_t count)
+{
+    bool apart = true;
+    for (int i = 0; i < w->values->in->shape.ndim; i++)
+        apart = apart && (w->stride[i] || w->values->in->shape.size[i] == 1);
+    if (apart)
+        cup__parallel_for(count, WRITTEN_AT_ONCE, write_some, (void *)(uintptr_t)w);
+    else if (count)
+        write_some(0, count, (void *)(uintptr_t)w);
 }
 
 /* On a GPU the memory goes on up to a whole line, which holds what no result may have in it: a unit
@@ -191,8 +219,9 @@ static cup_tensor *make(const cup__drawn *d, int i, cup_context *c, cup_dtype ho
         cup__fail(&c->error, CUP_MEMORY, "out of host memory for a drawn call");
     } else if (base) {
         memset(memory, 0xff, bytes);
-        cup_tensor to = {.data = memory, .dtype = flat.dtype};
-        write_all(&v, &to, lie.stride, lie.offset, count);
+        const writing all = {.values = &v, .to = {.data = memory, .dtype = flat.dtype},
+                             .stride = lie.stride, .offset = lie.offset};
+        write_all(&all, count);
         if (cup_tensor_write(base, memory, bytes) == CUP_OK)
             view = cup__tensor_view(base, &lie.shape, lie.stride, lie.offset);
     }

@@ -71,7 +71,9 @@ static bool fill_plan(const cup__conv_work *w, int multiprocessors, halo_plan *p
             return false;
     }
     p->stage_bytes = divide_up(lines[0] * lines[1] * CUP__WGMMA_LINE, 1024) * 1024;
-    p->weight_bytes = taps * p->chunks * p->columns * CUP__WGMMA_LINE;
+    int64_t panels = divide_up(p->columns, CUP__CONV_CHUNK) * CUP__CONV_CHUNK;
+    p->weight_bytes =
+        taps * p->chunks * (w->call->back ? panels : p->columns) * CUP__WGMMA_LINE;
     if (p->group[0] * p->group[1] * p->columns > SUMS_MOST || !fill_shared(p))
         return false;
     double blocks = p->blocks[0] * p->blocks[1], chunks = p->chunks;

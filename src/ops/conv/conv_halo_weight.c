@@ -10,10 +10,11 @@
 #define BESIDE 8       /* places of half a step, which are two rows of as many */
 #define PLACES_MOST 256 /* of a tile */
 #define TAPS_MOST 3    /* in a row, and rows, each of which a warpgroup has */
-#define PAIRS_MOST 4   /* of 64 results and 64 channels that pay */
+#define PAIRS_MOST 4   /* of 64 results and 64 channels, */
+#define PAIRS_PAY 2    /* and of those that pay */
 #define FULL_LEAST 0.7 /* of these what there is */
 #define STAGES_MOST 4
-#define TILES_LEAST 4  /* of a block, so that its sums are little beside them */
+#define TILES_LEAST 6  /* of a block, so that its sums are little beside them */
 
 typedef struct weight_work {
     cup__conv_work all;
@@ -119,8 +120,8 @@ const char *cup__conv_weight_halo_best_refuses(const cup__call *call)
     choose_tile(&h);
     fill_parts(&h, multiprocessors_of(call));
     double chunk = CUP__CONV_CHUNK, pairs = (double)(h.chunks[0] * h.chunks[1]);
-    if (c->side[0].taps * c->side[1].taps < 2 * TAPS_MOST)
-        return "it has few taps";
+    if (c->side[0].taps * c->side[1].taps < 2 * TAPS_MOST || pairs > PAIRS_PAY)
+        return "it has few taps, or many channels and results";
     if ((double)c->results * c->channels < FULL_LEAST * pairs * chunk * chunk)
         return "its channels or results leave too much of 64 empty";
     return h.parts.part < TILES_LEAST ? "it has few places" : NULL;

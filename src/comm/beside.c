@@ -4,7 +4,7 @@
 #include "comm/comm.h"
 #include "cuda/dry.h"
 #include "cupola/grad.h"
-#include "dispatch/op.h"
+#include "dispatch/halves.h"
 #include "grad/watch.h"
 #include "tensor/coming.h"
 
@@ -36,36 +36,60 @@ static cup_status begin(cup_comm *m, cup_tensor *x, cup_tensor *y)
     return status;
 }
 
+typedef struct summing {
+    cup_comm *m;
+    cup_tensor *begun; /* forward alone: takes the sum, which began by halves; or NULL */
+} summing;
+
 static cup_status forward(cup_context *c, cup_tensor *const *in, int count, const void *attributes,
                           cup_tensor **out)
 {
-    cup_tensor *x = cup__contiguous(c, in[0]);
+    const summing *s = attributes;
+    cup__shape shape = cup__shape_of(in[0]);
     (void)count;
     cup__tape_hides(c);
+    if (s->begun) {
+        out[0] = cup__tensor_view(s->begun, &shape, s->begun->stride, 0);
+        return c->error.status;
+    }
+    cup_tensor *x = cup__contiguous(c, in[0]);
     out[0] = x ? cup_tensor_new(c, x->dtype, x->ndim, x->shape) : NULL;
-    return out[0] ? begin(*(cup_comm *const *)attributes, x, out[0]) : c->error.status;
+    return out[0] ? begin(s->m, x, out[0]) : c->error.status;
 }
 
 static cup_status backward(cup_context *c, const cup_custom_grad *g)
 {
-    g->d_inputs[0] = cup__comm_sum_beside(*(cup_comm *const *)g->attributes, g->d_outputs[0]);
+    const summing *s = g->attributes;
+    g->d_inputs[0] = cup__comm_sum_beside(s->m, g->d_outputs[0]);
     return c->error.status;
 }
 
 static const cup_custom_op sum = {.size = sizeof sum,
                                   .name = "comm_sum",
                                   .output_count = 1,
-                                  .attributes_size = sizeof(cup_comm *),
+                                  .attributes_size = sizeof(summing),
                                   .forward = forward,
                                   .backward = backward,
                                   .second_derivatives = true};
+
+static cup_status begin_half(cup_tensor *from, cup_tensor *to, void *user)
+{
+    return begin(user, from, to);
+}
 
 cup_tensor *cup__comm_sum_beside(cup_comm *m, cup_tensor *x)
 {
     cup_tensor *y = NULL;
     if (!m || !x || m->c->error.status != CUP_OK)
         return NULL;
-    cup_custom(m->c, &sum, &x, 1, &m, &y);
+    summing s = {m, NULL};
+    if (cup__halves_waits(m->c, x)) {
+        s.begun = cup_tensor_new(m->c, x->dtype, x->ndim, x->shape);
+        if (!s.begun || cup__halves_run(m->c, x, s.begun, begin_half, m) != CUP_OK)
+            return NULL;
+    }
+    cup_custom(m->c, &sum, &x, 1, &s, &y);
+    cup_tensor_free(s.begun);
     return y;
 }
 

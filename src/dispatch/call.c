@@ -10,6 +10,7 @@
 #include "base/options.h"
 #include "cuda/dry.h"
 #include "dispatch/attributes.h"
+#include "dispatch/halves.h"
 #include "dispatch/memo.h"
 #include "dispatch/tuned.h"
 #include "tensor/away.h"
@@ -329,7 +330,7 @@ static cup_status run_shown(cup__call *call, const cup__impl *impl)
     return status;
 }
 
-static cup_status run_chosen(cup__call *call)
+cup_status cup__call_run_chosen(cup__call *call)
 {
     if (writes_nothing(call))
         return CUP_OK;
@@ -354,7 +355,8 @@ static cup_status do_call(cup__call *call, bool record)
         call->out_count = call->row->results_count;
     }
     CUP_TRY(cup__call_allocate(call));
-    return run_chosen(call);
+    cup__halves *halves = call->c->halves;
+    return halves && halves->taken ? cup__halves_put(call) : cup__call_run_chosen(call);
 }
 
 static void drop_new_results(cup__call *call, cup_tensor **out)
@@ -396,6 +398,8 @@ static cup_status check_recording(cup__call *call, bool wanted)
 static cup_status end_coming(cup_context *c, const cup__row *row, cup_tensor *const *in,
                              int in_count, cup_tensor *const *out)
 {
+    if (row->op->view)
+        return CUP_OK;
     CUP_TRY(cup__coming_end_of(c, in, in_count));
     CUP_TRY(cup__coming_end_of(c, out, row->visible));
     if (row->op->in_place)
@@ -408,14 +412,20 @@ cup_tensor *cup__op_call(cup_context *c, const cup__row *row, cup_tensor *const 
 {
     if (!c || (c->away && cup__away_begin(c, in, in_count, row->op->view != NULL) != CUP_OK))
         return NULL;
-    if (c->coming && end_coming(c, row, in, in_count, out) != CUP_OK)
+    bool waits = c->halves && cup__halves_take(c, row, in, in_count, attributes, out);
+    if (c->coming && !waits && end_coming(c, row, in, in_count, out) != CUP_OK)
         return NULL;
+    bool others = c->halves && c->halves->on;
+    if (others)
+        c->halves->on = waits || row->op->view;
     cup_tensor *result =
         cup__inputs_unlike(row, in, in_count)
             ? cup__op_promoted(c, row, in, in_count, attributes, out)
         : c->finite ? cup__op_traced(c, row, in, in_count, attributes, out)
         : c->debug ? cup__op_watched(c, row, in, in_count, attributes, out)
                    : cup__op_plain(c, row, in, in_count, attributes, out);
+    if (others)
+        c->halves->on = true;
     if (c->away)
         cup__away_end(c);
     return result;

@@ -22,6 +22,9 @@ cup_tensor *cup__op_watched(cup_context *c, const cup__row *row, cup_tensor *con
 cup_tensor *cup__op_traced(cup_context *c, const cup__row *row, cup_tensor *const *in,
                            int in_count, const void *attributes, cup_tensor **out);
 
+/* Runs what was begun and allocated, by what fits it best. */
+cup_status cup__call_run_chosen(cup__call *call);
+
 /* Whether inputs that `promotes` names have several dtypes; the call with all of them in the dtype
  * that holds their numbers. */
 bool cup__inputs_unlike(const cup__row *row, cup_tensor *const *in, int in_count);

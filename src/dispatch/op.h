@@ -203,6 +203,11 @@ struct cup__op {
     /* Bit i: row r of the results, along the first dimension, is made of row r of input i and of
      * the inputs whose bit is not set. 0: not so, or not worth saying. */
     uint32_t by_rows;
+    /* Bit i: the same of this call, hidden results included, so that it may be made of some rows at
+     * a time (dispatch/halves.h). 0: not so. NULL: not so, but of elementwise ops that draw no
+     * random numbers it is known. */
+    uint32_t (*by_texts)(const cup__op *op, cup_tensor *const *in, int in_count,
+                         const void *attributes);
     /* What is rounded on the way is part of what the op means, so that its specification is run in
      * the dtype itself, not in f64. */
     bool rounds;

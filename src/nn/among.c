@@ -2,6 +2,7 @@
 #include "comm/comm.h"
 #include "cupola/grad.h"
 #include "cupola/ops.h"
+#include "dispatch/halves.h"
 #include "nn/layers.h"
 #include "tensor/tensor.h"
 
@@ -154,4 +155,18 @@ cup_tensor *cup__rows_sum(const cup_parameters *list, cup_comm *m, cup_tensor *x
     cup_tensor *own = flat(c, x);
     own = own ? cup_comm_sum_scatter(m, own) : NULL;
     return cup_scope_return(c, as_part(c, own));
+}
+
+/* Tiles of the products that have fewest of them, those that give rows of x's width. */
+#define TILE_ROWS 128
+#define TILE_COLUMNS 256
+
+cup_status cup__layers_wait(const cup_parameters *list, cup_tensor *x, cup_tensor *delta)
+{
+    const cup__parameters_modes *modes = cup__parameters_modes_of(list);
+    if (!modes->among || !modes->beside || modes->half_tiles < 0 || modes->sequence ||
+        modes->fp8 || modes->ring || x->ndim != 3 || x->shape[0] < 2)
+        return CUP_OK;
+    int64_t tiles = x->shape[0] / 2 * x->shape[1] / TILE_ROWS * x->shape[2] / TILE_COLUMNS;
+    return tiles < modes->half_tiles ? CUP_OK : cup__halves_begin(x->context, x, delta);
 }

@@ -104,6 +104,10 @@ cup_tensor *cup__transformer_layer_pass(const cup_transformer_layer *layer, cup_
 cup_tensor *cup__reading_attention(const cup_attention_layer *layer, cup_tensor *x,
                                    const cup__reading *past);
 
+/* Has calls of x and of delta, which may be NULL, wait for sums of the processes that share out the
+ * list, by halves of the batch, where that is worth it: see dispatch/halves.h. */
+cup_status cup__layers_wait(const cup_parameters *list, cup_tensor *x, cup_tensor *delta);
+
 /* What stands behind a linear layer; x as it is for NONE. */
 cup_tensor *cup__layer_activate(cup_context *c, cup_activation activation, cup_tensor *x);
 

@@ -128,6 +128,7 @@ CUP_API cup_tensor *cup_transformer_layer_read_kept_at(const cup_transformer_lay
 #include "cupola/grad.h"
 #include "cupola/ops.h"
 #include "dispatch/attributes.h"
+#include "dispatch/halves.h"
 #include "nn/layers.h"
 #include "tensor/tensor.h"
 
@@ -370,12 +371,16 @@ cup_tensor *cup__transformer_layer_pass(const cup_transformer_layer *layer, cup_
         return *delta = NULL;
     cup_scope_open(c);
     cup_parameters *list = layer->layer.parameters;
+    bool draws = layer->dropout > 0 && cup__parameters_is_training(list);
+    if (!past && !layer->mixed && !draws && cup__layers_wait(list, x, *delta) != CUP_OK)
+        return *delta = cup_scope_return(c, NULL);
     cup_tensor *y = cup_parameters_rows_join(list, add_norm(layer, c, false, x, *delta, &x));
     *delta = past ? cup__reading_attention(&layer->attention, y, past)
                   : cup_attention_layer_call(&layer->attention, y);
     y = cup_parameters_rows_join(list, add_norm(layer, c, true, x, *delta, &x));
     *delta = layer->mixed ? cup_experts_layer_pass(&layer->experts, y, cost ? &owed : NULL)
                           : cup_mlp_layer_call(&layer->mlp, y);
+    cup__halves_end(c);
     bool whole = x && *delta;
     if (cup_scope_return_all(c, (cup_tensor *[]){x, *delta, owed}, 3) != CUP_OK || !whole)
         return *delta = NULL;

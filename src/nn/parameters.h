@@ -16,6 +16,7 @@ typedef struct cup__parameters_modes {
     bool training, fp8, sequence;
     int64_t batch, length; /* of the tokens whose rows processes share out, see `sequence` */
     bool beside; /* sums go on beside what is computed, see CUP_COMM_BESIDE */
+    int64_t half_tiles; /* that products of half a batch have at least to be made so; -1: none is */
     cup_comm *among, *experts; /* that have parts of all, or of the experts, or NULL */
     cup_comm *sharing; /* a batch, or NULL */
     cup_comm *ring;    /* sequences, or NULL */

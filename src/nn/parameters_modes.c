@@ -4,6 +4,7 @@
 #include "base/env.h"
 #include "base/memory.h"
 #include "comm/comm.h"
+#include "cupola/facts.h"
 #include "nn/parameters.h"
 #include "tensor/context.h"
 
@@ -96,15 +97,32 @@ static cup_status share_out(cup_parameters *list, cup_comm *m, cup_comm **place)
                      experts, all);
 }
 
+/* What CUP_COMM_BESIDE says. Halves fill a GPU, and none of the processes has a larger one. */
+#define HALVES 2
+#define HALVES_ALWAYS 3
+#define WAVES 2
+
+static cup_status set_halves(cup_context *c, cup__parameters_modes *modes, int64_t beside)
+{
+    cup_gpu gpu;
+    modes->half_tiles = beside == HALVES_ALWAYS ? 0 : -1;
+    if (!modes->among || beside != HALVES)
+        return CUP_OK;
+    modes->half_tiles = cup_gpu_of(c, &gpu) ? WAVES * gpu.multiprocessors : -1;
+    return cup_comm_agree(modes->among, &modes->half_tiles, 1);
+}
+
 cup_status cup_parameters_among(cup_parameters *list, cup_comm *m)
 {
     int64_t beside;
     if (!list)
         return CUP_ARGUMENT;
     cup__parameters_modes *modes = cup__parameters_modes_of(list);
-    CUP_TRY(cup__env_integer(&cup__parameters_context(list)->error, CUP__ENV_COMM_BESIDE, &beside));
+    cup_context *c = cup__parameters_context(list);
+    CUP_TRY(cup__env_integer(&c->error, CUP__ENV_COMM_BESIDE, &beside));
     CUP_TRY(share_out(list, m, &modes->among));
     modes->beside = beside;
+    CUP_TRY(set_halves(c, modes, beside));
     return modes->among && beside ? cup__comm_sum_direct(m) : CUP_OK;
 }
 

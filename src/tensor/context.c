@@ -183,6 +183,7 @@ static void free_struct(cup_context *c)
         c->spare_storage = storage->next;
         cup__free(storage);
     }
+    cup__free(c->halves);
     cup__free(c->scopes);
     cup__free(c);
 }

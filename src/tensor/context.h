@@ -8,6 +8,7 @@
 struct cup__tape;
 struct cup__bringer;
 struct cup__coming;
+struct cup__halves;
 struct cup_graph;
 
 /* What the layers below ask of a tape whose inside only the grad layer knows. */
@@ -117,6 +118,7 @@ struct cup_context {
     bool away;                    /* some tensor's memory is or was, see tensor/away.h */
     struct cup__bringer *bringer; /* of that, or NULL */
     struct cup__coming *coming;   /* values on their way, a list; see tensor/coming.h */
+    struct cup__halves *halves;   /* calls that wait for sums, see dispatch/halves.h; or NULL */
     int guests;  /* see cup__context_join */
     int holds;   /* those of them that hold memory, for which the device stays open */
     bool closed; /* freed, but for its guests */

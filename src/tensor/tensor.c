@@ -130,7 +130,7 @@ void cup__storage_drop(cup__storage *storage)
 {
     if (!storage || --storage->refs > 0)
         return;
-    if (storage->coming)
+    while (storage->coming)
         cup__coming_end(storage->context, storage->coming);
     cup__device *device = storage->context->device;
     bool here = !storage->away || storage->away->here;

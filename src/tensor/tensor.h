@@ -21,7 +21,8 @@ typedef struct cup__storage {
     cup__foreign *foreign; /* NULL: the memory is the device's own */
     bool pinned;           /* it is the host's, see cup__tensor_pinned */
     struct cup__away *away; /* NULL: the memory is always there; see tensor/away.h */
-    struct cup__coming *coming; /* NULL: the values are there; see tensor/coming.h */
+    struct cup__coming *coming; /* one of those on their way; NULL: all values are there; see
+                                   tensor/coming.h */
 } cup__storage;
 
 struct cup_tensor {

@@ -3,6 +3,7 @@
 #include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 
@@ -31,9 +32,13 @@ const equal_way equal_ways[] = {
     /* A model in parts, and in stages, which may take turns; copies of it, too. */
     {.count = 2, .tensor = 2},
     {.count = 2, .tensor = 2, .sequence = true},
+    {.count = 2, .tensor = 2, .halves = true},
     {.count = 2, .stages = 2},
     {.count = 2, .stages = 2, .chunks = 2},
     {.count = 4, .tensor = 2},
+    {.count = 4, .tensor = 2, .halves = true},
+    {.count = 4, .tensor = 4, .halves = true},
+    {.count = 4, .tensor = 2, .stages = 2, .halves = true},
     {.count = 4, .tensor = 4, .sequence = true},
     {.count = 4, .stages = 2},
     {.count = 4, .stages = 4},
@@ -128,6 +133,7 @@ static void run(cup_context *c, cup_comm *comm, cup_training a, const equal_way 
     a.sequence = w->sequence;
     a.optimizer.split = w->zero ? comm : NULL;
     a.optimizer.stage = w->zero;
+    setenv("CUP_COMM_BESIDE", w->halves ? "3" : "1", 1);
     cup_trainer *trainer = cup_trainer_new(c, data, tokenizer, folder, &a);
     cup_trainer_run(trainer, NULL);
     int64_t count = 0;
@@ -245,7 +251,7 @@ void equal_name(const equal_way *w, char out[EQUAL_NAME])
         int64_t number;
     } parts[] = {{"tp", w->tensor}, {"pp", w->stages}, {"chunks", w->chunks},
                  {"cp", w->ring},   {"ep", w->expert}, {"zero", w->zero},
-                 {"sequence", w->sequence}};
+                 {"sequence", w->sequence}, {"halves", w->halves}};
     int at = snprintf(out, EQUAL_NAME, "%d processes", w->count);
     for (size_t i = 0; i < sizeof parts / sizeof *parts; i++)
         if (parts[i].number)

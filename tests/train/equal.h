@@ -12,6 +12,7 @@ typedef struct equal_way {
     int count, zero;
     int64_t tensor, stages, chunks, ring, expert;
     bool sequence;
+    bool halves; /* of each batch forward, see CUP_COMM_BESIDE */
 } equal_way;
 
 extern const equal_way equal_ways[];

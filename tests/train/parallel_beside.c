@@ -63,11 +63,53 @@ TEST(parallel_weights_beside_sums_have_the_same_bits)
     unsetenv("CUP_COMM_BUCKET");
 }
 
+/* Halves of a batch forward, with what backward computes of the whole batch, are the run without
+ * them within rounding. */
+static void compare_halves(cup_context *c, cup_comm *comm, void *user)
+{
+    static const cup_recompute_policy policies[] = {
+        CUP_RECOMPUTE_POLICY_NONE, CUP_RECOMPUTE_POLICY_NORMS, CUP_RECOMPUTE_POLICY_POINTWISE,
+        CUP_RECOMPUTE_POLICY_BLOCK};
+    const parts *p = user;
+    for (size_t k = 0; k < sizeof policies / sizeof *policies; k++) {
+        cup_training_point whole[64], halves[64];
+        cup_training a = parted_mixed(p);
+        a.recompute = policies[k];
+        a.recompute_blocks = policies[k] == CUP_RECOMPUTE_POLICY_BLOCK ? 2 : 0;
+        a.batch = p->texts;
+        setenv("CUP_COMM_BESIDE", "0", 1);
+        int64_t count = parted_run(c, comm, a, *p, NULL, false, whole);
+        setenv("CUP_COMM_BESIDE", "3", 1);
+        int64_t same = parted_run(c, comm, a, *p, NULL, false, halves);
+        parted_expect(c, whole, count, halves, same, cup_recompute_policy_name(policies[k]));
+        if (!p->sequence && !p->ring && c->halves == NULL)
+            wrong("no call waited");
+    }
+}
+
+TEST(parallel_halves_of_a_batch_are_the_whole_one)
+{
+    together(2, compare_halves, &(parts){.tensor = 2, .texts = 2});
+    together(2, compare_halves, &(parts){.tensor = 2, .texts = 3, .gated = true});
+    together(4, compare_halves, &(parts){.tensor = 4, .texts = 2, .gated = true});
+    together(4, compare_halves, &(parts){.tensor = 2, .texts = 4, .zero = 2, .gated = true});
+}
+
+TEST(parallel_halves_beside_what_else_is_shared_out)
+{
+    together(4, compare_halves, &(parts){.tensor = 2, .texts = 2, .stages = 2, .gated = true});
+    together(4, compare_halves, &(parts){.tensor = 2, .texts = 3, .stages = 2, .chunks = 2});
+    together(4, compare_halves, &(parts){.tensor = 2, .texts = 4, .zero = 3});
+    together(2, compare_halves, &(parts){.tensor = 2, .texts = 2, .sequence = true});
+    together(4, compare_halves, &(parts){.tensor = 2, .texts = 2, .ring = 2});
+}
+
 /* How two GPUs add up: what CUP_COMM_DIRECT says, a word whose kernels do not compile, or NULL, and
  * how often the other's memory is opened. */
 typedef struct way {
     const char *direct, *refused;
     long opened;
+    const char *beside;
 } way;
 
 /* Steps on the stand-ins: what is begun beside is joined within each graph. */
@@ -78,6 +120,7 @@ static void capture(cup_context *hosts, cup_comm *all, void *user)
     const char *text = sample_text();
     (void)hosts;
     setenv("CUP_COMM_DIRECT", w->direct, 1);
+    setenv("CUP_COMM_BESIDE", w->beside, 1);
     if (w->refused)
         setenv("FAKE_NVRTC_REFUSES", w->refused, 1);
     cup_comm *m = parted_join_gpu(all, &s.c);
@@ -106,7 +149,9 @@ static void capture(cup_context *hosts, cup_comm *all, void *user)
 
 TEST(parallel_sums_beside_are_captured)
 {
-    together(2, capture, &(way){"1", "direct_wait", 0});
-    together(2, capture, &(way){"0", NULL, 0});
-    together(2, capture, &(way){"1", NULL, 1});
+    together(2, capture, &(way){"1", "direct_wait", 0, "1"});
+    together(2, capture, &(way){"0", NULL, 0, "1"});
+    together(2, capture, &(way){"1", NULL, 1, "1"});
+    together(2, capture, &(way){"1", NULL, 1, "3"});
+    together(2, capture, &(way){"0", NULL, 0, "3"});
 }

@@ -11,6 +11,7 @@ typedef struct parts {
     bool gated; /* see training_of */
     int zero;   /* what each has a share of, beside, see cup_optimizer_options */
     int64_t layers; /* 0: 4 */
+    int64_t texts; /* of a batch, where a test says so */
     double dropout;
     int64_t experts, expert; /* of the model, and how they are shared out */
     double capacity;

@@ -200,6 +200,19 @@ static const cup__sample bench_grad[] = {
     {"4x4096x6144 4x4096x2048 4x16x4096 4x4096x2048", GRAD(.heads = 16, .causal = true)},
     {NULL, NULL}};
 
+/* Offsets are of texts in one row, a bias may be of all, and random numbers are by the place in the
+ * batch. */
+static uint32_t by_texts(const cup__op *op, cup_tensor *const *in, int in_count,
+                         const void *attributes)
+{
+    const cup__qkv_attention_attributes *a = attributes;
+    (void)op;
+    for (int i = EXTRAS + 2; i < in_count; i++)
+        if (in[i])
+            return 0;
+    return a->dropout > 0 ? 0 : 1;
+}
+
 const cup__op cup__op_qkv_attention = {
     .kind = CUP__QKV_ATTENTION,
     .infer = infer,
@@ -207,6 +220,7 @@ const cup__op cup__op_qkv_attention = {
     .gradient = gradient,
     .composed = cup__qkv_attention_composed,
     .impls = cup__attention_impls,
+    .by_texts = by_texts,
     .saves = CUP__SAVE_IN(0) | CUP__SAVE_IN(1) | CUP__SAVE_IN(2) | CUP__SAVE_IN(3) |
              CUP__SAVE_IN(4) | CUP__SAVE_IN(5) | CUP__SAVE_OUT(0) |
              CUP__SAVE_OUT(1),

@@ -165,6 +165,15 @@ static bool apart(const cup__op *op, cup_tensor *const *d_out)
     return !d_out[0] || !op->epilogue->grad_op;
 }
 
+/* Matrices x alone, of which the first rows are taken; and what is added to the result. */
+static uint32_t by_texts(const cup__op *op, cup_tensor *const *in, int in_count,
+                         const void *attributes)
+{
+    (void)in_count, (void)attributes;
+    uint32_t other = op->epilogue->other ? 1u << op->epilogue->other : 0;
+    return in[0]->ndim > 1 && !op->random ? 1 | other : 0;
+}
+
 /* The activation's own composed gradient, where the sum before it was saved, or its result. */
 static cup_tensor *composed_back(cup__grad *g, cup_tensor *dy)
 {
@@ -330,6 +339,7 @@ static const cup__sample swiglu_bench[] = {{"8192x4096 4096x14336 8192x28672", N
         .words = cup__product_words,                                                               \
         .impls = (list),                                                                           \
         .by_rows = 1,                                                                              \
+        .by_texts = by_texts,                                                                      \
         .samples = tried##_samples,                                                                \
         .bench = tried##_bench,                                                                    \
         .tolerance = (rounding),                                                                   \

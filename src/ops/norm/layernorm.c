@@ -77,6 +77,13 @@ cup_status cup__layernorm_infer(cup__call *call)
     return CUP_OK;
 }
 
+uint32_t cup__layernorm_by_texts(const cup__op *op, cup_tensor *const *in, int in_count,
+                                 const void *attributes)
+{
+    (void)in_count, (void)attributes;
+    return in[0]->ndim < 2 ? 0 : op->kind & CUP__LAYERNORM_ADD ? 3 : 1;
+}
+
 /* What is normalised: of a sum that which the caller gets, rounded to its dtype, and which backward
  * reads. */
 static double value_at(const cup__layernorm *n, int64_t i)

@@ -34,6 +34,9 @@ cup_tensor *cup__layernorm_again(const cup__grad *g);
 /* The statistics of rows without elements: a mean and a variance of 0. */
 cup_status cup__layernorm_of_nothing(cup__call *call, const cup__layernorm *n);
 
+uint32_t cup__layernorm_by_texts(const cup__op *op, cup_tensor *const *in, int in_count,
+                                 const void *attributes);
+
 const char *cup__layernorm_cpu_refuses(const cup__call *call);
 cup_status cup__layernorm_cpu(cup__call *call);
 cup_status cup__layernorm_back_cpu(cup__call *call);
@@ -67,7 +70,7 @@ extern const cup__impl cup__layernorm_impls[];
     .gradient = cup__layernorm_gradient, .composed = cup__layernorm_composed,                      \
     .again = cup__layernorm_again, .is_norm = true,                                                \
     .again_saves = CUP__SAVE_IN((bits) & CUP__LAYERNORM_ADD ? 3 : 2),                              \
-    .impls = cup__layernorm_impls, .domain = {{-1, 3}},                                            \
+    .by_texts = cup__layernorm_by_texts, .impls = cup__layernorm_impls, .domain = {{-1, 3}},       \
     .tolerance = 16 /* a small variance carries the rounding of many squares */
 
 #endif

@@ -459,6 +459,14 @@ static const cup__sample bench[] = {{"32x12x1024x64", WITH(0)},
                                     {"4x48x4096x128", WITH(.heads = 32)},
                                     {NULL, NULL}};
 
+static uint32_t by_texts(const cup__op *op, cup_tensor *const *in, int in_count,
+                         const void *attributes)
+{
+    (void)op, (void)attributes;
+    bool placed = in_count > POSITIONS && in[POSITIONS] && in[POSITIONS]->count > 1;
+    return placed ? 1 | 1u << POSITIONS : 1;
+}
+
 const cup__op cup__op_rope = {
     .infer = infer,
     .specification = specification,
@@ -467,6 +475,7 @@ const cup__op cup__op_rope = {
     .saves = CUP__SAVE_IN(POSITIONS),
     .impls = impls,
     .strided_out = true,
+    .by_texts = by_texts,
     .samples = samples,
     .bench = bench,
     .domain = {{-2, 2}, {0, 64}},

@@ -206,6 +206,14 @@ static const cup__sample samples[] = {
 static const cup__sample bench[] = {
     {"32768x768 32768x768 32768x768", AXIS(1)}, {"8192x4096 8192x4096", AXIS(0)}, {NULL, NULL}};
 
+static uint32_t by_texts(const cup__op *op, cup_tensor *const *in, int in_count,
+                         const void *attributes)
+{
+    const cup__concat_attributes *a = attributes;
+    (void)op;
+    return a->axis == 0 || a->axis == -in[0]->ndim ? 0 : (1u << in_count) - 1;
+}
+
 const cup__op cup__op_concat = {
     .infer = infer,
     .specification = specification,
@@ -213,6 +221,7 @@ const cup__op cup__op_concat = {
     .composed = gradient,
     .promotes = ~0u,
     .impls = impls,
+    .by_texts = by_texts,
     .samples = samples,
     .bench = bench,
     .in_dtypes = {CUP__DTYPES_FLOAT | CUP__DTYPES_INDEX, CUP__DTYPES_FLOAT | CUP__DTYPES_INDEX,

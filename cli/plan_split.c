@@ -226,6 +226,42 @@ bool plan_computes_twice(const plan_split *split)
     return split->recompute == CUP_RECOMPUTE_POLICY_BLOCK;
 }
 
+/* Whether forward is of halves of a batch, each of which hides what is added up of the other one:
+ * where products of half of its rows have that many tiles for each multiprocessor. */
+#define HALF_TILES 2
+#define TILE_ROWS 128
+#define TILE_COLUMNS 256
+
+static bool in_halves(const plan_scene *s, const plan_split *split)
+{
+    const cup_gpt_config *g = &s->training.model;
+    int64_t rows = split->texts / 2 * g->context;
+    bool takes = split->tensor > 1 && split->ring == 1 && !g->experts && !(g->dropout > 0) &&
+                 !g->documents && !plan_sequence_is(s, split);
+    return takes && split->texts > 1 && rows / TILE_ROWS * g->width / TILE_COLUMNS >=
+                                            (int64_t)HALF_TILES * s->card.multiprocessors;
+}
+
+/* Not measured: what a block's forward takes longer as halves, of seven kernels more, which begin
+ * and end. */
+#define HALVES_SECONDS 35e-6
+
+/* What is to be waited for of the two sums of a block's forward. Half a sum goes on beside half of
+ * attention or of what stands behind it, each a quarter of forward, which is a third of what a
+ * block takes that is computed once. */
+static double forward_sums(const plan_scene *s, const plan_split *split, const piece *kept,
+                           double between)
+{
+    plan_group group = {split->tensor, 1};
+    double whole = plan_block_sum(&s->cluster, group, between);
+    double half = plan_block_sum(&s->cluster, group, between / 2);
+    if (!in_halves(s, split))
+        return 2 * whole;
+    /* A block that is computed twice ends with its last sum. */
+    double last = plan_computes_twice(split) ? half : 0;
+    return fmin(2 * whole, 4 * fmax(0, half - kept->batch.block / 12) + last + HALVES_SECONDS);
+}
+
 /* What of the two sums of a block's backward gradients of weights do not hide, which are about a
  * quarter of what a block takes that is computed once. */
 static double backward_sums(const plan_scene *s, const piece *kept, double one)
@@ -247,7 +283,8 @@ static pair tensor_sums(const plan_scene *s, const plan_split *split, const piec
         return (pair){.block = half * (plan_computes_twice(split) ? 12 : 10) +
                                plan_experts_choices(s, split),
                       .ends = 4 * half};
-    double block = one * (plan_computes_twice(split) ? 4 : 2) + backward_sums(s, kept, one);
+    double block = forward_sums(s, split, kept, between) * (plan_computes_twice(split) ? 2 : 1) +
+                   backward_sums(s, kept, one);
     return (pair){.block = block + plan_experts_choices(s, split), .ends = 2 * one};
 }
 

@@ -79,6 +79,26 @@ TEST(plan_splits_states_of_experts_that_are_shared_out)
     EXPECT(shared.weights > 0 && shared.weights < 0.5 * all.weights);
 }
 
+/* Forward, halves of a batch hide each other's sums where they fill the card, which those of 4,096
+ * tokens do not, and what draws random numbers is not computed in halves. */
+TEST(plan_hides_sums_of_halves)
+{
+    static const char *const batches[] = {"--batch 4 --accumulate 16", "--batch 16 --accumulate 4"};
+    for (int large = 0; large < 2; large++) {
+        char words[300];
+        row two[2];
+        for (int draws = 0; draws < 2; draws++) {
+            snprintf(words, sizeof words,
+                     "--gpus 2 --layers 8 --heads 16 --width 2048 --context 1024 --vocabulary 128 "
+                     "--recompute none --parallel tp=2 %s --dropout %s",
+                     batches[large], draws ? "0.1" : "0");
+            two[draws] = split(words);
+        }
+        double part = two[0].tensor / two[1].tensor;
+        EXPECT(large ? part < 0.5 : part > 0.9 && part < 1.1);
+    }
+}
+
 #define CUT "--preset gpt2-774m --heads 16 --width 2048 --gpus 8 --texts 32 --zero 0 "
 
 /* Tokens between blocks that are shared out are kept in parts, and take longer on the way: nothing

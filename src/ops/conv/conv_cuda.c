@@ -168,7 +168,8 @@ cup_status cup__conv_add_parts(cup__call *call, const cup__conv *v, const conv_p
     cup__knob knobs[] = {{"CUP_T", v->dtype}, {"SLICES", slices}, {"BASE", true}};
     int count = take_base(&all_parts, v) ? 3 : 2;
     cup__kernel *kernel = cup__kernel_get(gpu, "conv_sums.cu", "conv_sums", knobs, count);
-    cup__grid grid = {.x = divide_up(all, CONV_THREADS / slices), .threads = CONV_THREADS};
+    cup__grid grid = {.x = divide_up(all, CONV_THREADS / slices), .threads = CONV_THREADS,
+                      .dependent = true};
     return kernel ? cup__launch(gpu, kernel, grid, CUP__ARG(v->call), CUP__ARG(all_parts))
                   : call->c->error.status;
 }

@@ -2,6 +2,7 @@
  * channel, in order, and puts the sums where they go. A warp has 32 elements; the warps of a block
  * share the parts, SLICES of them, where there are few elements. */
 #include "conv.cuh"
+#include "dependent.cuh"
 
 #ifndef SLICES
 #define SLICES 8
@@ -34,6 +35,7 @@ extern "C" __global__ void __launch_bounds__(CONV_THREADS)
     long long at = (long long)blockIdx.x * ELEMENTS + element;
     int each = (p.parts + SLICES - 1) / SLICES, end = min(p.parts, (slice + 1) * each);
     float sum = 0;
+    wait_for_previous_kernel();
     if (at < all)
 #pragma unroll 8
         for (int i = slice * each; i < end; i++)

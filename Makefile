@@ -60,7 +60,7 @@ SMALL := $(filter-out src/custom/vectors% src/custom/expr_cpu.c, \
     $(foreach f,cache code compile device dry explain loader pool_report unit,src/cuda/$f.c) \
     $(foreach f,images_arrays images_files loader mix nfc shards tokenizer_around tokenizer_export tokenizer_published walk, \
         src/data/$f.c) \
-    $(foreach f,channels_last cuda cudnn cudnn_graph depthwise halo halo_weight impls mma numbers taps wgmma wgmma_blocks \
+    $(foreach f,channels_last cuda cudnn cudnn_graph depthwise halo halo_weight impls mma numbers taps weight_taps wgmma wgmma_blocks \
         wgmma_few wgmma_maps wgmma_reach,src/ops/conv/conv_$f.c) $(wildcard src/ops/conv/scaled_*.c) \
     src/ops/attention/attention_formula.c src/ops/fourier/fft_cufft.c \
     $(wildcard src/ops/linalg/cusolver*.c) \

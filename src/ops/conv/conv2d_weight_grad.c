@@ -77,6 +77,8 @@ static const cup__sample samples[] = {
     {"2x128x14x14 2x64x14x14 128x64x3x3", &three}, {"5x192x7x7 5x40x7x7 192x40x1x1", &one},
     {"1x512x2x2 1x512x2x2 512x512x3x3", &three}, {"1x512x2x2 1x512x2x2 512x512x1x1", &one},
     {"3x2x20x19 3x64x20x19 2x64x1x1", &one}, {"2x24x9x5 2x32x11x13 24x32x3x2", &odd},
+    {"5x200x15x13 5x96x15x13", &three}, {"5x200x15x13 5x96x15x13 200x96x3x3", &three},
+    {"7x72x8x8 7x64x15x16", &half}, {"40x128x8x8 40x32x8x8 128x32x3x3", &three},
     {"2x72x9x11 2x64x9x11 72x16x3x3", &four_groups}, {NULL, NULL}};
 static const cup__sample bench[] = {{"64x128x128x128 64x64x128x128", &three},
                                     {"256x128x28x28 256x64x56x56", &half},

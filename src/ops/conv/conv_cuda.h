@@ -58,6 +58,11 @@ cup_status cup__conv_weight_halo(cup__call *call);
 const char *cup__conv_wgmma_product_refuses(const cup__call *call);
 cup_status cup__conv_wgmma_product(cup__call *call);
 cup_status cup__conv_weight_wgmma(cup__call *call);
+/* The gradient of a weight of nine taps by tiles that have all of them, and the same only where
+ * that is likely to be fastest. */
+const char *cup__conv_weight_taps_refuses(const cup__call *call);
+const char *cup__conv_weight_taps_best_refuses(const cup__call *call);
+cup_status cup__conv_weight_taps(cup__call *call);
 /* The same of f32 whose products may be rounded, by the kernel of such products. */
 const char *cup__conv_f32_product_refuses(const cup__call *call);
 cup_status cup__conv_f32_product(cup__call *call);

@@ -2,6 +2,7 @@
  * of the result, so that they are products of places by results, and for the gradient of the weight
  * of results by taps and channels. Channels are neighbours in memory here; what lies otherwise is
  * copied. */
+#include <stdlib.h>
 #include <string.h>
 
 #include "base/divide.h"
@@ -11,8 +12,6 @@
 #include "ops/conv/conv_wgmma.h"
 #include "ops/matmul/product_state.h"
 #include "ops/shape/copy.h"
-
-#define PLACES_EACH 4 /* elements for each place, up to which parts are better matrices */
 
 static void fill_product(cup__conv_work *w, const cup__conv *v)
 {
@@ -259,7 +258,7 @@ static cup_status run_class(cup__call *call, const cup__conv *v, int high, int w
         return no_plan(call);
     if (w.p.measuring)
         w.p.moments = cup__wgmma_moments(call->c, &w.p, &w.plan);
-    CUP_TRY(cup__conv_encode_image(&w, &w.a, w.plan.tile_m));
+    CUP_TRY(cup__conv_encode_image(&w, &w.a, w.plan.tile_m, CUP__WGMMA_LINE));
     CUP_TRY(cup__conv_encode_weight(&w));
     CUP_TRY(cup__conv_encode_results(&w));
     CUP_TRY(fill_call(&w, multiprocessors));
@@ -341,7 +340,7 @@ static cup_tensor *make_parts(cup__conv_work *w, int count, conv_parts *out)
 static cup_status encode_depth(cup__conv_work *w)
 {
     CUP_TRY(cup__conv_encode_dy(w, step_of(w, w->call->w_step)));
-    return cup__conv_encode_image(w, &w->b, CUP__CONV_CHUNK);
+    return cup__conv_encode_image(w, &w->b, CUP__CONV_CHUNK, CUP__WGMMA_LINE);
 }
 
 static cup_status launch_parts(cup__conv_work *w, const conv_parts *parts)
@@ -362,7 +361,7 @@ static cup_status launch_depth(cup__conv_work *w)
     return launch(w);
 }
 
-static void begin_depth(cup__conv_work *w, const cup__call *call, const cup__conv *v)
+void cup__conv_begin_depth(cup__conv_work *w, const cup__call *call, const cup__conv *v)
 {
     memset(w, 0, sizeof *w);
     w->c = call->c;
@@ -378,7 +377,7 @@ cup_tensor *cup__conv_wgmma_sums(cup__call *call, const cup__conv *v, conv_parts
 {
     int count;
     cup__conv_work w;
-    begin_depth(&w, call, v);
+    cup__conv_begin_depth(&w, call, v);
     w.matrices = true;
     if (!choose_plan(call, &w, 0, &count)) {
         no_plan(call);
@@ -443,8 +442,9 @@ static cup_status run_depth(cup__call *call)
 {
     cup__conv v = cup__conv_of(call);
     cup__conv_work w;
-    begin_depth(&w, call, &v);
-    if (v.call.groups == 1 && w.p.m * w.p.n > PLACES_EACH * w.p.k)
+    cup__conv_begin_depth(&w, call, &v);
+    bool tried = getenv("TAPS_WHOLE") && w.argument.taps == 1;
+    if (v.call.groups == 1 && (cup__conv_is_whole(&w) || tried))
         return run_whole(call, &w);
     for (int group = 0; group < v.call.groups; group++) {
         const cup__conv one = cup__conv_group(&v, group);

@@ -35,10 +35,19 @@ typedef struct cup__conv_work {
 
 cup__conv_walk cup__conv_walk_of(const conv_line *l);
 
-/* The image, of which `places` are read at a time; the weight, as a matrix for each tap, whose
- * lines are its channels; dy, whose places are `step` elements apart; the results and what is added
- * to them; and the matrices of parts, in f32. */
-cup_status cup__conv_encode_image(const cup__conv_work *w, CUtensorMap *map, int places);
+/* Begins the gradient of a weight: the product, and how TMA walks over the image. And whether its
+ * elements are so many that parts are better added by the blocks that have them than left in memory
+ * as matrices. */
+void cup__conv_begin_depth(cup__conv_work *w, const cup__call *call, const cup__conv *v);
+static inline bool cup__conv_is_whole(const cup__conv_work *w)
+{
+    return w->p.m * w->p.n > 4 * w->p.k;
+}
+
+/* The image, of which `places` are read at a time, `bytes` of the channels of each, 128 or 64; the
+ * weight, as a matrix for each tap, whose lines are its channels; dy, whose places are `step`
+ * elements apart; the results and what is added to them; and the matrices of parts, in f32. */
+cup_status cup__conv_encode_image(const cup__conv_work *w, CUtensorMap *map, int places, int bytes);
 cup_status cup__conv_encode_weight(cup__conv_work *w);
 /* Images with so many channels and a side of rows and one of columns, of which boxes of rows,
  * columns and channels of one image are read or written. */

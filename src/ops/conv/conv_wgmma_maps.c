@@ -12,8 +12,8 @@ static int64_t bytes_apart(int64_t size, int64_t step, cup_dtype dtype)
     return size == 1 ? 16 : step * cup_dtype_size(dtype);
 }
 
-/* The image, of which `places` are read at a time. */
-cup_status cup__conv_encode_image(const cup__conv_work *w, CUtensorMap *map, int places)
+/* The image, of which `places` are read at a time, `bytes` of the channels of each: 128, or 64. */
+cup_status cup__conv_encode_image(const cup__conv_work *w, CUtensorMap *map, int places, int bytes)
 {
     const conv_call *c = w->call;
     const conv_line *l = w->line;
@@ -28,8 +28,9 @@ cup_status cup__conv_encode_image(const cup__conv_work *w, CUtensorMap *map, int
     const uint32_t steps[] = {1, (uint32_t)l[1].step, (uint32_t)l[0].step, 1};
     CUresult result = cup__driver.cuTensorMapEncodeIm2col(
         map, cup__tensor_map_type(dtype), 4, (void *)(uintptr_t)c->x, sizes, strides, from,
-        end, (uint32_t)cup__wgmma_tile_k(&w->p), (uint32_t)places, steps,
-        CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
+        end, (uint32_t)(bytes / cup_dtype_size(dtype)), (uint32_t)places, steps,
+        CU_TENSOR_MAP_INTERLEAVE_NONE,
+        bytes == CUP__WGMMA_LINE ? CU_TENSOR_MAP_SWIZZLE_128B : CU_TENSOR_MAP_SWIZZLE_64B,
         CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
     const cup__boxes image = {.size = {(int64_t)sizes[0], (int64_t)sizes[1]},
                               .stride = {0, (int64_t)strides[0]}};

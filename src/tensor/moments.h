@@ -1,6 +1,5 @@
 /* What a product leaves for the batchnorm behind it: of each column of its result, for lines of so
- * many rows, the mean and the squared distances from it. Which rows make a line is up to who makes
- * them. Whoever calls both asks for them; who can
+ * many rows, the mean and the squared distances from it. Whoever calls both asks for them; who can
  * make them beside the result does, and batchnorm, which knows them by the result's memory, takes
  * them in place of a reading of it. */
 #ifndef CUP_TENSOR_MOMENTS_H

@@ -6,7 +6,6 @@
 #include "dispatch/tensor_map.h"
 #include "ops/conv/conv_halo.cuh"
 #include "ops/conv/conv_wgmma.h"
-#include "tensor/moments.h"
 
 #define SHARED_MOST 232448
 #define BLOCK 8          /* places along each side of a block */
@@ -186,21 +185,6 @@ static cup_status encode_all(halo_work *h)
     return cup__conv_encode_weight(w);
 }
 
-/* Where all tiles lie within the image those of a warpgroup are lines of as many places. */
-static float *make_moments(const halo_work *h)
-{
-    const cup__conv_work *w = &h->all;
-    const halo_plan *p = &h->plan;
-    const conv_call *c = w->call;
-    bool even = w->line[0].count % (BLOCK * p->blocks[0]) == 0 &&
-                w->line[1].count % (BLOCK * p->blocks[1]) == 0;
-    if (!w->c->moments.wanted || c->back || !even ||
-        cup__conv_step_of(c->y_step, c->images, w->line[0].count, w->line[1].count) != c->results)
-        return NULL;
-    return cup__moments_make(w->c, c->y, (int64_t)c->images * w->line[0].count * w->line[1].count,
-                             c->results, BLOCK * BLOCK * p->group[0] * p->group[1]);
-}
-
 static void fill_argument(halo_work *h)
 {
     const cup__conv_work *w = &h->all;
@@ -211,8 +195,6 @@ static void fill_argument(halo_work *h)
     to->all.factor = 1;
     to->all.n = w->call->results;
     to->all.units = (int)(w->call->images * p->tiles[0] * p->tiles[1]);
-    to->all.m = to->all.units * BLOCK * BLOCK * p->blocks[0] * p->blocks[1];
-    to->all.moments = make_moments(h);
     for (int d = 0; d < 2; d++) {
         to->tiles[d] = divisor_of(p->tiles[d]);
         to->from[d] = (int)w->walk[d].from;
@@ -248,7 +230,7 @@ static cup_status launch(halo_work *h, const cup__conv *v)
         {"STAGES", p->stages},
         {"STAGING_BUFFERS", p->staging},
         {"B_ALONG", w->call->back ? PRODUCT_ALONG_MN : PRODUCT_ALONG_K},
-        {"MOMENTS", h->argument.all.moments != NULL},
+        {"MOMENTS", 0}, /* no card has held them against the result yet: batchnorm reads it */
     };
     cup__kernel *kernel = cup__kernel_get(gpu, "conv_halo.cu", "conv_halo_sm90", knobs,
                                           (int)(sizeof knobs / sizeof *knobs));

@@ -6,6 +6,11 @@
 #include "ops/conv/conv.h"
 #include "ops/conv/conv_launch.cuh"
 
+static inline int cup__conv_multiprocessors(const cup__call *call)
+{
+    return cup__cuda_facts(cup__cuda_of(call->c->device))->multiprocessors;
+}
+
 const char *cup__conv_simt_refuses(const cup__call *call);
 const char *cup__conv_few_refuses(const cup__call *call);
 cup_status cup__conv_simt(cup__call *call);

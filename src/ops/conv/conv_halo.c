@@ -1,13 +1,9 @@
 /* The host side of conv_halo.cu: convolutions of few results, whose image is brought once for all
  * taps where a product of taps would bring it for each. */
-#include <string.h>
-
 #include "base/divide.h"
-#include "dispatch/tensor_map.h"
 #include "ops/conv/conv_halo.cuh"
 #include "ops/conv/conv_wgmma.h"
 
-#define SHARED_MOST 232448
 #define BLOCK 8          /* places along each side of a block */
 #define GROUP_BLOCKS 4   /* at most, of a warpgroup */
 #define SUMS_MOST 256    /* columns of the blocks of a warpgroup, of which a thread has half */
@@ -15,7 +11,6 @@
 #define RESULTS_LEAST 16 /* fewer leave too much of them empty, */
 #define RESULTS_MOST 128 /* and more bring enough products for each byte by taps, too */
 #define TAPS_MOST 25
-#define BOX_MOST 256
 #define STAGES_MOST 4
 #define STAGING 16384 /* bytes of shared memory for a piece of each warp */
 #define FULL_LEAST 0.75 /* of tiles, what lies within the image */
@@ -36,15 +31,10 @@ typedef struct halo_work {
     conv_halo argument;
 } halo_work;
 
-static int64_t reach_of(const cup__conv_work *w, int d)
+static int64_t shared_of(const halo_plan *p)
 {
-    return (w->line[d].taps - 1) * w->walk[d].apart;
-}
-
-static int shared_of(const halo_plan *p)
-{
-    return (int)(p->weight_bytes + p->stages * (p->stage_bytes + 16) + 16 +
-                 (int64_t)p->staging * STAGING + p->columns * (int)sizeof(float));
+    return p->weight_bytes + p->stages * (p->stage_bytes + 16) + 16 +
+           (int64_t)p->staging * STAGING + p->columns * (int64_t)sizeof(float);
 }
 
 /* As many stages as there is room for; two at least, with one piece for each warp rather than
@@ -53,7 +43,7 @@ static bool fill_shared(halo_plan *p)
 {
     for (p->staging = 2; p->staging > 0; p->staging--)
         for (p->stages = STAGES_MOST; p->stages >= 2; p->stages--)
-            if (shared_of(p) <= SHARED_MOST)
+            if (shared_of(p) <= CUP__WGMMA_SHARED)
                 return true;
     return false;
 }
@@ -64,9 +54,9 @@ static bool fill_plan(const cup__conv_work *w, int multiprocessors, halo_plan *p
     int64_t lines[2], tiles = w->call->images, taps = (int64_t)w->line[0].taps * w->line[1].taps;
     for (int d = 0; d < 2; d++) {
         p->tiles[d] = divide_up(w->line[d].count, BLOCK * p->blocks[d]);
-        lines[d] = BLOCK * p->blocks[d] + reach_of(w, d);
+        lines[d] = BLOCK * p->blocks[d] + cup__conv_reach(w, d);
         tiles *= p->tiles[d];
-        if (lines[d] > BOX_MOST)
+        if (lines[d] > CUP__CONV_BOX)
             return false;
     }
     p->stage_bytes = divide_up(lines[0] * lines[1] * CUP__WGMMA_LINE, 1024) * 1024;
@@ -111,24 +101,6 @@ static double full_of(const cup__conv_work *w, const halo_plan *p)
     return full;
 }
 
-static int multiprocessors_of(const cup__call *call)
-{
-    return cup__cuda_facts(cup__cuda_of(call->c->device))->multiprocessors;
-}
-
-static void begin(halo_work *h, const cup__call *call, const cup__conv *v)
-{
-    memset(h, 0, sizeof *h);
-    cup__conv_work *w = &h->all;
-    w->c = call->c;
-    w->call = &v->call;
-    w->p.dtype = v->dtype;
-    for (int d = 0; d < 2; d++) {
-        w->line[d] = conv_line_of(&v->call.side[d], v->call.back, 0);
-        w->walk[d] = cup__conv_walk_of(&w->line[d]);
-    }
-}
-
 const char *cup__conv_halo_refuses(const cup__call *call)
 {
     const char *why = cup__conv_wgmma_refuses(call);
@@ -142,9 +114,9 @@ const char *cup__conv_halo_refuses(const cup__call *call)
     if (c->groups != 1 || c->side[0].stride != 1 || c->side[1].stride != 1 || taps < 2 ||
         taps > TAPS_MOST)
         return "it is for one group, without strides, and 2 to 25 taps";
-    halo_work h;
-    begin(&h, call, &v);
-    return c->results <= RESULTS_MOST && choose(&h.all, multiprocessors_of(call), &h.plan)
+    halo_work h = {0};
+    cup__conv_begin_tiles(&h.all, call, &v);
+    return c->results <= RESULTS_MOST && choose(&h.all, cup__conv_multiprocessors(call), &h.plan)
                ? NULL
                : "its weight and tiles have no room in shared memory";
 }
@@ -155,14 +127,15 @@ const char *cup__conv_halo_best_refuses(const cup__call *call)
     if (why)
         return why;
     const cup__conv v = cup__conv_of(call);
-    halo_work h;
-    begin(&h, call, &v);
-    choose(&h.all, multiprocessors_of(call), &h.plan);
+    halo_work h = {0};
+    cup__conv_begin_tiles(&h.all, call, &v);
+    choose(&h.all, cup__conv_multiprocessors(call), &h.plan);
     if (v.call.results < RESULTS_LEAST)
         return "it has few results";
     if (full_of(&h.all, &h.plan) < FULL_LEAST)
         return "its images leave too much of tiles empty";
-    return (int64_t)v.call.images * h.plan.tiles[0] * h.plan.tiles[1] < multiprocessors_of(call)
+    int64_t tiles = v.call.images * h.plan.tiles[0] * h.plan.tiles[1];
+    return tiles < cup__conv_multiprocessors(call)
                ? "it has fewer tiles than there are multiprocessors"
                : NULL;
 }
@@ -176,7 +149,7 @@ static cup_status encode_all(halo_work *h)
     int64_t box[] = {0, 0, CUP__CONV_CHUNK};
     int64_t line = cup__wgmma_stored_line(h->plan.columns * (int64_t)sizeof(int16_t));
     for (int d = 0; d < 2; d++)
-        box[d] = BLOCK * h->plan.blocks[d] + reach_of(w, d);
+        box[d] = BLOCK * h->plan.blocks[d] + cup__conv_reach(w, d);
     CUP_TRY(cup__conv_encode_boxes(w, &w->a, c->x, c->channels, in, c->x_step, box));
     const int64_t stored[] = {2, BLOCK, line / (int64_t)sizeof(int16_t)};
     CUP_TRY(cup__conv_encode_boxes(w, &w->y, c->y, c->results, out, c->y_step, stored));
@@ -190,7 +163,6 @@ static void fill_argument(halo_work *h)
     const cup__conv_work *w = &h->all;
     const halo_plan *p = &h->plan;
     conv_halo *to = &h->argument;
-    int wide = w->call->side[1].taps;
     to->all.bias = w->call->bias;
     to->all.factor = 1;
     to->all.n = w->call->results;
@@ -199,9 +171,7 @@ static void fill_argument(halo_work *h)
         to->tiles[d] = divisor_of(p->tiles[d]);
         to->from[d] = (int)w->walk[d].from;
     }
-    to->weight = w->walk[0].tap * wide + w->walk[1].tap;
-    to->weight_step[0] = w->walk[0].every * wide;
-    to->weight_step[1] = w->walk[1].every;
+    cup__conv_weight_walk(w, &to->weight, to->weight_step);
 }
 
 static cup_status launch(halo_work *h, const cup__conv *v)
@@ -230,14 +200,13 @@ static cup_status launch(halo_work *h, const cup__conv *v)
         {"STAGES", p->stages},
         {"STAGING_BUFFERS", p->staging},
         {"B_ALONG", w->call->back ? PRODUCT_ALONG_MN : PRODUCT_ALONG_K},
-        {"MOMENTS", 0}, /* no card has held them against the result yet: batchnorm reads it */
     };
     cup__kernel *kernel = cup__kernel_get(gpu, "conv_halo.cu", "conv_halo_sm90", knobs,
                                           (int)(sizeof knobs / sizeof *knobs));
     if (!kernel)
         return w->c->error.status;
     cup__grid grid = {.x = units < multiprocessors ? units : multiprocessors, .threads = 384,
-                      .shared = shared_of(p)};
+                      .shared = (int)shared_of(p)};
     return cup__launch(gpu, kernel, grid, CUP__ARG(w->a), CUP__ARG(w->b), CUP__ARG(w->y),
                        CUP__ARG(h->argument));
 }
@@ -245,9 +214,9 @@ static cup_status launch(halo_work *h, const cup__conv *v)
 static cup_status run(cup__call *call)
 {
     cup__conv v = cup__conv_of(call);
-    halo_work h;
-    begin(&h, call, &v);
-    if (!choose(&h.all, multiprocessors_of(call), &h.plan))
+    halo_work h = {0};
+    cup__conv_begin_tiles(&h.all, call, &v);
+    if (!choose(&h.all, cup__conv_multiprocessors(call), &h.plan))
         return cup__call_fail(call, CUP_UNSUPPORTED, "no shape of tiles fits this convolution");
     CUP_TRY(encode_all(&h));
     fill_argument(&h);

@@ -174,7 +174,7 @@ DEVICE places blocks_of(int group)
 /* The warp's two rows of eight places of block m, STAGE_COLUMNS results of them, go to y. */
 DEVICE void put_block(const conv_halo &v, const tensor_map &y, const places &first, const unit &u,
                       const room &at, const crew &w, const float *sum, int m, int column,
-                      int *turn, column_moments &own)
+                      int *turn)
 {
     uint32_t buffer = at.staging + ((w.group * 4 + w.warp) * STAGING_BUFFERS + *turn) * STAGE_PIECE;
     *turn = (*turn + 1) % STAGING_BUFFERS;
@@ -185,9 +185,6 @@ DEVICE void put_block(const conv_halo &v, const tensor_map &y, const places &fir
     for (int j = 0; j < STAGE_COLUMNS; j += 16) {
         float values[8];
         completed<TO_Y>(v.all, u, sum, at.bias, column + j, other_tile{0}, 0, values);
-#if MOMENTS
-        own.take(j, values);
-#endif
         stage(buffer, j, values);
     }
     publish_shared();
@@ -205,24 +202,14 @@ DEVICE void finish_tile(const conv_halo &v, const tensor_map &y, int index, cons
 {
     places first = tile_at(v, index), mine = blocks_of(w.group);
     unit u = {};
-    u.row = index * TILE_M;
     first.row += mine.row;
     first.column += mine.column;
-    column_moments own;
 #pragma unroll
     for (int j = 0; j < TILE_N; j += STAGE_COLUMNS) {
 #pragma unroll
         for (int m = 0; m < BLOCKS_M; m++) {
-#if MOMENTS
-            own.block = m;
-#endif
-            put_block(v, y, first, u, at, w, sum[m], m, j, turn, own);
+            put_block(v, y, first, u, at, w, sum[m], m, j, turn);
         }
-#if MOMENTS
-        layout there = {};
-        there.staging = at.staging;
-        put_moments(v.all, u, there, w, j, own, *turn);
-#endif
     }
 }
 

@@ -7,7 +7,7 @@
 #include "wgmma_call.cuh"
 
 typedef struct conv_halo {
-    wgmma_call all;    /* of which bias, n, units, moments and, for these, m are looked at */
+    wgmma_call all;    /* of which bias, n and units are looked at */
     divisor tiles[2];  /* of an image */
     int from[2];       /* where the first tap of the first place lies in the image */
     int weight;        /* which matrix the first tap has, and how far those of the next row */

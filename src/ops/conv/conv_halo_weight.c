@@ -6,7 +6,6 @@
 #include "ops/conv/conv_halo.cuh"
 #include "ops/conv/conv_wgmma.h"
 
-#define SHARED_MOST 232448
 #define BESIDE 8       /* places of half a step, which are two rows of as many */
 #define PLACES_MOST 256 /* of a tile */
 #define TAPS_MOST 3    /* in a row, and rows, each of which a warpgroup has */
@@ -23,11 +22,6 @@ typedef struct weight_work {
     conv_parts parts;
 } weight_work;
 
-static int64_t reach_of(const cup__conv_work *w, int d)
-{
-    return (w->line[d].taps - 1) * w->walk[d].apart;
-}
-
 /* The tile that wastes no place, has most of them, and is nearest to a square. */
 static bool choose_tile(weight_work *h)
 {
@@ -35,9 +29,11 @@ static bool choose_tile(weight_work *h)
     int64_t most = 0, least_halo = 0;
     for (int high = 2; high <= PLACES_MOST / BESIDE; high += 2)
         for (int wide = BESIDE; high * wide <= PLACES_MOST; wide += BESIDE) {
-            int64_t halo = (high + reach_of(w, 0)) * (wide + reach_of(w, 1));
-            if (w->line[0].count % high || w->line[1].count % wide || high * wide < most ||
-                (high * wide == most && halo >= least_halo))
+            int64_t rows = high + cup__conv_reach(w, 0), columns = wide + cup__conv_reach(w, 1);
+            int64_t halo = rows * columns;
+            bool fits = rows <= CUP__CONV_BOX && columns <= CUP__CONV_BOX &&
+                        w->line[0].count % high == 0 && w->line[1].count % wide == 0;
+            if (!fits || high * wide < most || (high * wide == most && halo >= least_halo))
                 continue;
             most = (int64_t)high * wide;
             least_halo = halo;
@@ -46,7 +42,7 @@ static bool choose_tile(weight_work *h)
         }
     h->stage_bytes = divide_up(least_halo * CUP__WGMMA_LINE, 1024) * 1024 +
                      divide_up(most * CUP__WGMMA_LINE, 1024) * 1024;
-    for (h->stages = STAGES_MOST; h->stages * (h->stage_bytes + 16) > SHARED_MOST;)
+    for (h->stages = STAGES_MOST; h->stages * (h->stage_bytes + 16) > CUP__WGMMA_SHARED;)
         h->stages--;
     return most > 0 && h->stages >= 2;
 }
@@ -54,14 +50,7 @@ static bool choose_tile(weight_work *h)
 static void begin(weight_work *h, const cup__call *call, const cup__conv *v)
 {
     memset(h, 0, sizeof *h);
-    cup__conv_work *w = &h->all;
-    w->c = call->c;
-    w->call = &v->call;
-    w->p.dtype = v->dtype;
-    for (int d = 0; d < 2; d++) {
-        w->line[d] = conv_line_of(&v->call.side[d], false, 0);
-        w->walk[d] = cup__conv_walk_of(&w->line[d]);
-    }
+    cup__conv_begin_tiles(&h->all, call, v);
     h->chunks[0] = divide_up(v->call.results, CUP__CONV_CHUNK);
     h->chunks[1] = divide_up(v->call.channels, CUP__CONV_CHUNK);
 }
@@ -82,11 +71,6 @@ static void fill_parts(weight_work *h, int multiprocessors)
     h->parts.parts = (int)divide_up(units, h->parts.part);
     h->parts.channels = (int)h->chunks[1] * CUP__CONV_CHUNK;
     h->parts.depth = (int)(taps * h->parts.channels);
-}
-
-static int multiprocessors_of(const cup__call *call)
-{
-    return cup__cuda_facts(cup__cuda_of(call->c->device))->multiprocessors;
 }
 
 const char *cup__conv_weight_halo_refuses(const cup__call *call)
@@ -118,7 +102,7 @@ const char *cup__conv_weight_halo_best_refuses(const cup__call *call)
     weight_work h;
     begin(&h, call, &v);
     choose_tile(&h);
-    fill_parts(&h, multiprocessors_of(call));
+    fill_parts(&h, cup__conv_multiprocessors(call));
     double chunk = CUP__CONV_CHUNK, pairs = (double)(h.chunks[0] * h.chunks[1]);
     if (c->side[0].taps * c->side[1].taps < 2 * TAPS_MOST || pairs > PAIRS_PAY)
         return "it has few taps, or many channels and results";
@@ -134,7 +118,7 @@ static cup_status encode_all(weight_work *h)
     const int in[] = {w->line[0].size, w->line[1].size};
     const int out[] = {w->line[0].count, w->line[1].count};
     const int64_t places[] = {h->tile[0], h->tile[1], CUP__CONV_CHUNK};
-    const int64_t read[] = {h->tile[0] + reach_of(w, 0), h->tile[1] + reach_of(w, 1),
+    const int64_t read[] = {h->tile[0] + cup__conv_reach(w, 0), h->tile[1] + cup__conv_reach(w, 1),
                             CUP__CONV_CHUNK};
     CUP_TRY(cup__conv_encode_boxes(w, &w->a, c->x, c->channels, in, c->x_step, read));
     return cup__conv_encode_boxes(w, &w->b, c->w, c->results, out, c->w_step, places);
@@ -178,7 +162,7 @@ static cup_status run(cup__call *call)
     begin(&h, call, &v);
     if (!choose_tile(&h))
         return cup__call_fail(call, CUP_UNSUPPORTED, "no shape of tiles fits this convolution");
-    fill_parts(&h, multiprocessors_of(call));
+    fill_parts(&h, cup__conv_multiprocessors(call));
     cup__shape shape = {CUP_F32, 3, {h.parts.parts, v.call.results, h.parts.depth}};
     cup_tensor *sums = cup__tensor_make(call->c, &shape, "partial sums");
     if (!sums)

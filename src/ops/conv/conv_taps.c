@@ -7,6 +7,7 @@
 #include "dispatch/tensor_map.h"
 #include "ops/conv/conv_cuda.h"
 #include "ops/conv/conv_taps.cuh"
+#include "ops/matmul/wgmma_maps.h"
 
 #define FEW 8             /* results at most, */
 #define LEAST 16          /* and channels at least */
@@ -15,7 +16,6 @@
 #define STAGES_LEAST 2
 #define STAGES_MOST 8
 #define STAGED_WELL 65536 /* bytes on their way to a block that keep memory busy */
-#define SHARED_MOST 232448
 #define RING_STEP 128     /* so that images of like sizes have one kernel */
 #define FARTHEST (1 << 20) /* rows or columns from a result to its taps */
 #define PLACES_MOST (INT32_MAX - (1 << 24))
@@ -70,11 +70,12 @@ static void complete(plan *p, const conv_call *c, const conv_line line[2], int m
     int64_t step = 2 * p->tiles * CONV_TAPS_BOX, group = p->strips ? CONV_TAPS_BOX : 1;
     p->cost = 0;
     p->reach = apart(&line[0]) * p->columns + apart(&line[1]);
-    if (p->reach > SHARED_MOST || p->strip_count > PLACES_MOST / p->columns / p->rows / c->images)
+    if (p->reach > CUP__WGMMA_SHARED ||
+        p->strip_count > PLACES_MOST / p->columns / p->rows / c->images)
         return;
     p->all = c->images * p->strip_count * p->rows * p->columns;
     p->ring = (int)round_up(p->reach + step, RING_STEP);
-    int64_t stages = (SHARED_MOST - other_bytes(c, p)) / stage_bytes(p);
+    int64_t stages = (CUP__WGMMA_SHARED - other_bytes(c, p)) / stage_bytes(p);
     p->stages = (int)smaller(stages, STAGES_MOST);
     if (stages < STAGES_LEAST)
         return;
@@ -126,11 +127,6 @@ static int64_t step_of(const conv_call *c, const conv_line line[2])
                        : cup__conv_step_of(c->x_step, c->images, line[0].size, line[1].size);
 }
 
-static int multiprocessors_of(const cup__call *call)
-{
-    return cup__cuda_facts(cup__cuda_of(call->c->device))->multiprocessors;
-}
-
 static bool is_far(const conv_line *l)
 {
     return llabs(lowest(l)) + apart(l) > FARTHEST;
@@ -158,7 +154,7 @@ const char *cup__conv_taps_refuses(const cup__call *call)
     lines_of(c, line);
     if (is_far(&line[0]) || is_far(&line[1]))
         return "its taps are too far from its results";
-    return choose(c, line, false, multiprocessors_of(call)).cost > 0
+    return choose(c, line, false, cup__conv_multiprocessors(call)).cost > 0
                ? NULL
                : "its taps are too far apart for shared memory, or its places too many";
 }
@@ -250,7 +246,7 @@ static cup_status run(cup__call *call)
     const cup__conv v = cup__conv_of(call);
     conv_line line[2];
     lines_of(&v.call, line);
-    plan p = choose(&v.call, line, step_of(&v.call, line) > 0, multiprocessors_of(call));
+    plan p = choose(&v.call, line, step_of(&v.call, line) > 0, cup__conv_multiprocessors(call));
     return launch(call, &v, line, &p);
 }
 

@@ -143,7 +143,7 @@ const char *cup__conv_weight_taps_best_refuses(const cup__call *call)
         return why;
     cup__conv_work w;
     const cup__conv v = cup__conv_of(call);
-    int multiprocessors = cup__cuda_facts(cup__cuda_of(call->c->device))->multiprocessors;
+    int multiprocessors = cup__conv_multiprocessors(call);
     cup__conv_begin_depth(&w, call, &v);
     double other = other_time(&w, multiprocessors);
     return other > 0 && plan_of(&w, multiprocessors).time > other
@@ -179,14 +179,7 @@ static cup_status fill(cup__conv_work *w, const cup__conv *v, const plan *p)
                        .units = (int)(p->tiles * p->parts),
                        .parts = p->parts,
                        .part_tiles = (int)p->part_tiles};
-    if (p->cut == WHOLE)
-        return CUP_OK;
-    cup__product_state *state = cup__product_state_of(w->c);
-    if (!state)
-        return w->c->error.status;
-    to->partial = state->workspace;
-    to->arrived = state->counters;
-    return CUP_OK;
+    return p->cut == WHOLE ? CUP_OK : cup__conv_parts_memory(w);
 }
 
 static cup_status launch(cup__conv_work *w, const plan *p)
@@ -213,7 +206,7 @@ static cup_status run(cup__call *call)
         return cup__conv_weight_wgmma(call);
     cup__conv_work w;
     cup__conv_begin_depth(&w, call, &v);
-    plan p = plan_of(&w, cup__cuda_facts(cup__cuda_of(call->c->device))->multiprocessors);
+    plan p = plan_of(&w, cup__conv_multiprocessors(call));
     CUP_TRY(cup__conv_encode_dy(&w, cup__conv_step_of(v.call.w_step, v.call.images,
                                                       v.call.side[0].out, v.call.side[1].out)));
     CUP_TRY(cup__conv_encode_image(&w, &w.b, CUP__CONV_CHUNK, 2 * CHANNELS));

@@ -2,7 +2,6 @@
  * of the result, so that they are products of places by results, and for the gradient of the weight
  * of results by taps and channels. Channels are neighbours in memory here; what lies otherwise is
  * copied. */
-#include <stdlib.h>
 #include <string.h>
 
 #include "base/divide.h"
@@ -66,7 +65,6 @@ static void fill_join(cup__conv_work *w, const cup__conv *v)
 static void fill_walk(cup__conv_work *w)
 {
     wgmma_conv *to = &w->argument;
-    int wide = w->call->side[1].taps;
     for (int d = 0; d < 2; d++) {
         w->walk[d] = cup__conv_walk_of(&w->line[d]);
         to->places[d] = divisor_of(w->line[d].count);
@@ -74,9 +72,7 @@ static void fill_walk(cup__conv_work *w)
         to->step[d] = w->line[d].step;
         to->tap_step[d] = (int)w->walk[d].apart;
     }
-    to->weight = w->walk[0].tap * wide + w->walk[1].tap;
-    to->weight_step[0] = w->walk[0].every * wide;
-    to->weight_step[1] = w->walk[1].every;
+    cup__conv_weight_walk(w, &to->weight, to->weight_step);
 }
 
 /* Where the results of a class go. */
@@ -91,6 +87,16 @@ static void aim_results(cup__conv_work *w)
     w->spread = w->p.m > 1 && w->p.y.row == 0;
     for (int d = 0; d < 3; d++)
         w->argument.y_step[d] = step[d ? d + 1 : 0];
+}
+
+cup_status cup__conv_parts_memory(cup__conv_work *w)
+{
+    cup__product_state *state = cup__product_state_of(w->c);
+    if (!state)
+        return w->c->error.status;
+    w->argument.all.partial = state->workspace;
+    w->argument.all.arrived = state->counters;
+    return CUP_OK;
 }
 
 static cup_status fill_call(cup__conv_work *w, int multiprocessors)
@@ -114,12 +120,7 @@ static cup_status fill_call(cup__conv_work *w, int multiprocessors)
     to->group = cup__wgmma_group_of(&w->plan, multiprocessors);
     if (cut.parts == 1 || w->plan.cluster_k)
         return CUP_OK;
-    cup__product_state *state = cup__product_state_of(w->c);
-    if (!state)
-        return w->c->error.status;
-    to->partial = state->workspace;
-    to->arrived = state->counters;
-    return CUP_OK;
+    return cup__conv_parts_memory(w);
 }
 
 /* Of 32 bytes, in which a line of channels has elements. */
@@ -201,7 +202,7 @@ static bool choose_plan(cup__call *call, cup__conv_work *w, int which, int *part
 {
     cup__memo *memo = which < KEPT ? call->memo : NULL;
     kept_plans *kept = memo && memo->owner == (const void *)&owner ? memo->kept : NULL;
-    int multiprocessors = cup__cuda_facts(cup__cuda_of(call->c->device))->multiprocessors;
+    int multiprocessors = cup__conv_multiprocessors(call);
     *parts = 1;
     if (kept && kept->of[which].parts) {
         w->plan = kept->of[which].plan;
@@ -253,7 +254,7 @@ static cup_status run_class(cup__call *call, const cup__conv *v, int high, int w
     fill_join(&w, v);
     fill_walk(&w);
     aim_results(&w);
-    int parts, multiprocessors = cup__cuda_facts(cup__cuda_of(call->c->device))->multiprocessors;
+    int parts, multiprocessors = cup__conv_multiprocessors(call);
     if (!choose_plan(call, &w, high * conv_classes(&v->call.side[1], v->call.back) + wide, &parts))
         return no_plan(call);
     if (w.p.measuring)
@@ -443,8 +444,7 @@ static cup_status run_depth(cup__call *call)
     cup__conv v = cup__conv_of(call);
     cup__conv_work w;
     cup__conv_begin_depth(&w, call, &v);
-    bool tried = getenv("TAPS_WHOLE") && w.argument.taps == 1;
-    if (v.call.groups == 1 && (cup__conv_is_whole(&w) || tried))
+    if (v.call.groups == 1 && cup__conv_is_whole(&w))
         return run_whole(call, &w);
     for (int group = 0; group < v.call.groups; group++) {
         const cup__conv one = cup__conv_group(&v, group);

@@ -8,6 +8,7 @@
 
 /* Channels of a line of 16 bits, and places of a step of the weight's gradient. */
 #define CUP__CONV_CHUNK 64
+#define CUP__CONV_BOX 256 /* elements along each side of what TMA brings at a time, at most */
 
 /* How TMA walks over the places of a class along a side. */
 typedef struct cup__conv_walk {
@@ -35,6 +36,17 @@ typedef struct cup__conv_work {
 
 cup__conv_walk cup__conv_walk_of(const conv_line *l);
 
+/* Begins a convolution without strides by tiles of an image, and how far a tile's last tap is from
+ * its first along a side. */
+void cup__conv_begin_tiles(cup__conv_work *w, const cup__call *call, const cup__conv *v);
+static inline int64_t cup__conv_reach(const cup__conv_work *w, int side)
+{
+    return (w->line[side].taps - 1) * w->walk[side].apart;
+}
+/* Which matrix of the weight the first tap has, and how far those of the next row and column are
+ * apart. */
+void cup__conv_weight_walk(const cup__conv_work *w, int *first, int step[2]);
+
 /* Begins the gradient of a weight: the product, and how TMA walks over the image. And whether its
  * elements are so many that parts are better added by the blocks that have them than left in memory
  * as matrices. */
@@ -43,6 +55,9 @@ static inline bool cup__conv_is_whole(const cup__conv_work *w)
 {
     return w->p.m * w->p.n > 4 * w->p.k;
 }
+
+/* Where the blocks of a tile hand over their parts. */
+cup_status cup__conv_parts_memory(cup__conv_work *w);
 
 /* The image, of which `places` are read at a time, `bytes` of the channels of each, 128 or 64; the
  * weight, as a matrix for each tap, whose lines are its channels; dy, whose places are `step`

@@ -1,5 +1,6 @@
 /* Which convolutions wgmma.cu can do: how TMA walks over their places, and what they consist of. */
 #include <stdlib.h>
+#include <string.h>
 
 #include "cuda/loader.h"
 #include "ops/conv/conv_wgmma.h"
@@ -24,6 +25,26 @@ cup__conv_walk cup__conv_walk_of(const conv_line *l)
               .every = turned ? -l->tap_every : l->tap_every};
     w.end = w.from + (int64_t)(l->count - 1) * l->step - (l->size - 1);
     return w;
+}
+
+void cup__conv_begin_tiles(cup__conv_work *w, const cup__call *call, const cup__conv *v)
+{
+    memset(w, 0, sizeof *w);
+    w->c = call->c;
+    w->call = &v->call;
+    w->p.dtype = v->dtype;
+    for (int d = 0; d < 2; d++) {
+        w->line[d] = conv_line_of(&v->call.side[d], v->call.back, 0);
+        w->walk[d] = cup__conv_walk_of(&w->line[d]);
+    }
+}
+
+void cup__conv_weight_walk(const cup__conv_work *w, int *first, int step[2])
+{
+    int wide = w->call->side[1].taps;
+    *first = w->walk[0].tap * wide + w->walk[1].tap;
+    step[0] = w->walk[0].every * wide;
+    step[1] = w->walk[1].every;
 }
 
 static bool can_walk(const conv_line *l)

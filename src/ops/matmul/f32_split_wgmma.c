@@ -9,10 +9,10 @@
 #include "kernels/wgmma_call.cuh"
 #include "ops/matmul/f32_split.h"
 #include "ops/matmul/product_state.h"
+#include "ops/matmul/wgmma_maps.h"
 
 #define COUNT(array) (int)(sizeof(array) / sizeof *(array))
 #define TILE_M 128
-#define SHARED_MOST 232448
 #define STAGING (2 * 4 * 2 * 2048)
 #define STAGES_MOST 8
 
@@ -112,7 +112,7 @@ static int bias_bytes(const cup__product *p, const cup__split_plan *plan)
 int cup__split_stages(const cup__product *p, const cup__split_plan *plan)
 {
     int stage = plan->planes * (TILE_M + plan->tile_n) * 128 + 16;
-    int stages = (SHARED_MOST - STAGING - 32 - bias_bytes(p, plan)) / stage;
+    int stages = (CUP__WGMMA_SHARED - STAGING - 32 - bias_bytes(p, plan)) / stage;
     return stages < STAGES_MOST ? stages : STAGES_MOST;
 }
 

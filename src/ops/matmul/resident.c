@@ -6,11 +6,11 @@
 #include "ops/lowbit/weight_only_skinny.h"
 #include "ops/matmul/resident_call.cuh"
 #include "ops/matmul/product_cuda.h"
+#include "ops/matmul/wgmma_maps.h"
 
 #define ROWS 64
 #define TILE_K 64
 #define TILE_N_MOST 128
-#define SHARED_MOST 232448
 #define RESERVED 1024 /* of a multiprocessor for each of its blocks */
 #define WEIGHTS_LEAST (1 << 16)
 
@@ -35,7 +35,7 @@ static int64_t shared_bytes(const cut *by)
 static int64_t cost_of(const cut *by, int multiprocessors)
 {
     int64_t each = divide_up(by->blocks, multiprocessors), shared = shared_bytes(by);
-    return 2 * each * (shared + RESERVED) > SHARED_MOST + RESERVED ? 0 : each * shared;
+    return 2 * each * (shared + RESERVED) > CUP__WGMMA_SHARED + RESERVED ? 0 : each * shared;
 }
 
 /* The cut with the least for each multiprocessor to take in; false when none fits. */

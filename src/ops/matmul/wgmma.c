@@ -13,7 +13,6 @@
 #include "ops/matmul/product_state.h"
 #include "ops/matmul/wgmma_maps.h"
 
-#define SHARED_MOST 232448
 #define SHORT_ROWS 64 /* of products that are bound by their weights, whichever their tiles */
 #define PIECE_BYTES 2048 /* of a result, at most, that a warp hands to TMA at a time */
 
@@ -94,7 +93,8 @@ static int piece_bytes(const cup__product *p)
 /* What is left beside the working memory and so many pieces for each warp. */
 static int left_bytes(const cup__product *p, const cup__wgmma_plan *plan, int pieces)
 {
-    return SHARED_MOST - working_bytes(p, plan) - plan->consumers * 4 * pieces * piece_bytes(p);
+    return CUP__WGMMA_SHARED - working_bytes(p, plan) -
+           plan->consumers * 4 * pieces * piece_bytes(p);
 }
 
 /* With two tiles of the other matrix, one comes while the other is read. */
@@ -118,7 +118,7 @@ int cup__wgmma_staging(const cup__product *p, const cup__wgmma_plan *plan)
 
 int cup__wgmma_shared(const cup__product *p, const cup__wgmma_plan *plan)
 {
-    return SHARED_MOST - left_bytes(p, plan, cup__wgmma_staging(p, plan)) +
+    return CUP__WGMMA_SHARED - left_bytes(p, plan, cup__wgmma_staging(p, plan)) +
            (cup__wgmma_other_buffers(p, plan) - 1) * other_bytes(p, plan);
 }
 
@@ -195,7 +195,7 @@ const char *cup__wgmma_plan_refuses(const cup__product *p, const cup__wgmma_plan
     bool swiglu = p->activation == PRODUCT_SWIGLU;
     if (p->summing && (plan->tile_m > 192 || plan->cluster_n > 1))
         return "its tiles of a have no warp for each panel, or are shared";
-    if (cup__wgmma_shared(p, plan) > SHARED_MOST)
+    if (cup__wgmma_shared(p, plan) > CUP__WGMMA_SHARED)
         return "it needs more shared memory than a block can have";
     if (p->scaling && w.parts > 1 && p->dtype == CUP_I8)
         return "its sums cannot be cut into parts";

@@ -7,6 +7,7 @@
 #include "ops/matmul/wgmma.h"
 
 #define CUP__WGMMA_BATCH 2
+#define CUP__WGMMA_SHARED 232448 /* bytes of shared memory that a block of Hopper may have */
 #define CUP__WGMMA_LINE 128 /* bytes of a swizzled line, and of a tile along k */
 
 /* An operand as a tensor map sees it: lines of elements that are neighbours. */

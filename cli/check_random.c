@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "cli/check_times.h"
 #include "cli/common/exit.h"
 #include "cli/common/json.h"
 #include "cli/common/progress.h"
@@ -28,6 +29,7 @@ typedef struct random_run {
     cli_progress progress;
     bool shows_progress;
     double begin;
+    check_times times;
     found found[MOST_IMPLS];
     int found_count;
     int64_t results, failed, next; /* next: the call behind the last one that was made */
@@ -39,6 +41,8 @@ static _Thread_local char last_words[1600];
 static _Thread_local size_t last_length;
 /* What the command has beside the call: where, and how products may be rounded. */
 static char last_options[200];
+/* Whether this thread makes the calls; others work out specifications. */
+static _Thread_local bool makes_calls;
 
 static void on_crash(int number)
 {
@@ -60,7 +64,9 @@ static void catch_crashes(void)
 
 static void on_begin(const char *text, void *user)
 {
-    (void)user;
+    random_run *run = user;
+    if (makes_calls)
+        check_times_call(&run->times);
     int length = snprintf(last_words, sizeof last_words, "cupola check%s --repeat '%s'\n",
                           last_options, text);
     last_length = length < 0 ? 0 : (size_t)length;
@@ -127,6 +133,7 @@ static void on_result(const cup_check_result *r, void *user)
 {
     random_run *run = user;
     run->results++;
+    check_times_result(&run->times, r->op, r->impl);
     if (r->passed) {
         if (run->given->repeat && !run->call->json)
             printf("%sok%s     %s %s: %.3g epsilons, %g allowed\n", color(stdout, COLOR_GREEN),
@@ -170,6 +177,8 @@ static int finish(random_run *run, cup_context *c, const cup__random_count *coun
         return written ? written : run->failed ? CLI_FAILED : CLI_OK;
     }
     if (!given->repeat)
+        check_times_print(&run->times);
+    if (!given->repeat)
         printf("seed %llu: %lld random calls, %lld results, %lld wrong, on %s\n",
                (unsigned long long)given->seed, (long long)drawn, (long long)run->results,
                (long long)run->failed, cup_device_text(c));
@@ -183,7 +192,8 @@ static int finish(random_run *run, cup_context *c, const cup__random_count *coun
 int check_random(cli_call *call, cup_context *c, const check_random_given *given)
 {
     static cup__random_count counts[1024];
-    random_run run = {.call = call, .given = given, .begin = cup__clock()};
+    static random_run run;
+    run = (random_run){.call = call, .given = given, .begin = cup__clock()};
     cup__random_options options = {.rows = given->rows,
                                    .row_count = given->row_count,
                                    .calls = given->calls,
@@ -200,6 +210,8 @@ int check_random(cli_call *call, cup_context *c, const check_random_given *given
         snprintf(last_options + length, sizeof last_options - length, " --precision %.20s",
                  given->precision);
     }
+    makes_calls = true;
+    check_times_begin(&run.times);
     catch_crashes();
     json_begin(&run.writer, "check");
     json_add_string(&run.writer, "device", cup_device_text(c));

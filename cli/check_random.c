@@ -3,11 +3,11 @@
 #include <math.h>
 #include <signal.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
 #include "base/clock.h"
-#include "cli/check_times.h"
 #include "cli/common/exit.h"
 #include "cli/common/json.h"
 #include "cli/common/progress.h"
@@ -16,11 +16,27 @@
 
 #define MOST_NOTES 3 /* of one implementation, that are printed */
 #define MOST_IMPLS 1024
+#define MOST_TIMES 12      /* that are printed, */
+#define LEAST_SECONDS 0.5  /* of those that took so long */
 
 typedef struct found {
     const char *op, *impl;
     int64_t failed;
 } found;
+
+/* What the results of an implementation took. */
+typedef struct spent {
+    const char *op, *impl;
+    int64_t results;
+    double seconds;
+} spent;
+
+/* Where the time of all calls goes. */
+typedef struct times {
+    double begin, last;
+    double planned, waited; /* planned: until the first call; below 0 before it */
+    spent all[MOST_IMPLS];
+} times;
 
 typedef struct random_run {
     cli_call *call;
@@ -29,7 +45,7 @@ typedef struct random_run {
     cli_progress progress;
     bool shows_progress;
     double begin;
-    check_times times;
+    times times;
     found found[MOST_IMPLS];
     int found_count;
     int64_t results, failed, next; /* next: the call behind the last one that was made */
@@ -43,6 +59,58 @@ static _Thread_local size_t last_length;
 static char last_options[200];
 /* Whether this thread makes the calls; others work out specifications. */
 static _Thread_local bool makes_calls;
+
+static void times_begin(times *t)
+{
+    t->begin = t->last = cup__clock();
+    t->planned = -1;
+}
+
+/* Seconds since the one before. */
+static double lap(times *t)
+{
+    double now = cup__clock(), since = now - t->last;
+    t->last = now;
+    return since;
+}
+
+static void times_call(times *t)
+{
+    double since = lap(t);
+    if (t->planned < 0)
+        t->planned = since;
+    else
+        t->waited += since;
+}
+
+static void times_result(times *t, const char *op, const char *impl)
+{
+    double since = lap(t);
+    for (int i = 0; i < MOST_IMPLS; i++) {
+        spent *one = &t->all[i];
+        if (one->op && (one->op != op || one->impl != impl))
+            continue;
+        *one = (spent){op, impl, one->results + 1, one->seconds + since};
+        return;
+    }
+}
+
+static int by_seconds(const void *a, const void *b)
+{
+    double x = ((const spent *)a)->seconds, y = ((const spent *)b)->seconds;
+    return (x < y) - (x > y);
+}
+
+static void times_print(times *t)
+{
+    printf("%.1f s: %.1f until the first call, %.1f waiting for specifications and kernels",
+           cup__clock() - t->begin, t->planned < 0 ? 0 : t->planned, t->waited);
+    qsort(t->all, MOST_IMPLS, sizeof *t->all, by_seconds);
+    for (int i = 0; i < MOST_TIMES && t->all[i].seconds >= LEAST_SECONDS; i++)
+        printf("%s%s %s %.1f (%lld)", i ? ", " : "; longest ", t->all[i].op, t->all[i].impl,
+               t->all[i].seconds, (long long)t->all[i].results);
+    printf("\n");
+}
 
 static void on_crash(int number)
 {
@@ -66,7 +134,7 @@ static void on_begin(const char *text, void *user)
 {
     random_run *run = user;
     if (makes_calls)
-        check_times_call(&run->times);
+        times_call(&run->times);
     int length = snprintf(last_words, sizeof last_words, "cupola check%s --repeat '%s'\n",
                           last_options, text);
     last_length = length < 0 ? 0 : (size_t)length;
@@ -133,7 +201,7 @@ static void on_result(const cup_check_result *r, void *user)
 {
     random_run *run = user;
     run->results++;
-    check_times_result(&run->times, r->op, r->impl);
+    times_result(&run->times, r->op, r->impl);
     if (r->passed) {
         if (run->given->repeat && !run->call->json)
             printf("%sok%s     %s %s: %.3g epsilons, %g allowed\n", color(stdout, COLOR_GREEN),
@@ -177,7 +245,7 @@ static int finish(random_run *run, cup_context *c, const cup__random_count *coun
         return written ? written : run->failed ? CLI_FAILED : CLI_OK;
     }
     if (!given->repeat)
-        check_times_print(&run->times);
+        times_print(&run->times);
     if (!given->repeat)
         printf("seed %llu: %lld random calls, %lld results, %lld wrong, on %s\n",
                (unsigned long long)given->seed, (long long)drawn, (long long)run->results,
@@ -211,7 +279,7 @@ int check_random(cli_call *call, cup_context *c, const check_random_given *given
                  given->precision);
     }
     makes_calls = true;
-    check_times_begin(&run.times);
+    times_begin(&run.times);
     catch_crashes();
     json_begin(&run.writer, "check");
     json_add_string(&run.writer, "device", cup_device_text(c));

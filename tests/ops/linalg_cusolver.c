@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "base/memory.h"
+#include "cuda/dry.h"
 #include "cuda/support.h"
 #include "cupola/cupola.h"
 #include "dispatch/attributes.h"
@@ -136,6 +137,20 @@ TEST(cusolver_agrees_with_the_specification)
     EXPECT(fake_cusolver_calls("cusolverDnDpotrfBatched") > 0);
     cup_context_free(c);
     EXPECT_INT(fake_cusolver_live(), 0);
+}
+
+/* Many small matrices are not for a library that takes them one after another. */
+TEST(cusolver_takes_few_matrices)
+{
+    cup_context *c = cup__context_dry("sm_90a");
+    EXPECT_TEXT(cup_error_text(c), "");
+    for (int many = 0; many < 2; many++) {
+        cup_tensor *in[] = {cup_zeros(c, CUP_F32, 3, (int64_t[]){many ? 17 : 16, 20, 20})};
+        cup__call call = call_of(c, "qr", in, 0);
+        const char *why = cup__cusolver_in_turn_refuses(&call);
+        EXPECT_INT(why && strstr(why, "too many") != NULL, many);
+    }
+    cup_context_free(c);
 }
 
 /* What the library does not say it can do is left to our own: a matrix that is not positive

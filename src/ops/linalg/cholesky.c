@@ -128,7 +128,7 @@ static const cup__impl impls[] = {
      .refuses = cup__cusolver_best_refuses, .run = run_cusolver},
     {.name = "blocks", .place = CUP__CUDA, CUP__THRESHOLDS(32, 78, 110), .run = run_cuda},
     {.name = "cusolver", .place = CUP__CUDA, CUP__THRESHOLDS(32, 64),
-     .refuses = cup__cusolver_refuses, .run = run_cusolver},
+     .refuses = cup__cusolver_in_turn_refuses, .run = run_cusolver},
     {.name = "cusolver_batched", .place = CUP__CUDA, CUP__THRESHOLDS(16, 32),
      .refuses = cup__cusolver_refuses, .run = run_batched},
     {.name = "lapack", .place = CUP__CPU, .strided = true, CUP__THRESHOLDS(16),

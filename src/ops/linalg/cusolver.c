@@ -13,6 +13,7 @@
 
 #define LARGE 256        /* of the shorter side: below, a block of our own is fast enough */
 #define FEW(k) ((k) / 64) /* matrices one after another are faster than a block each */
+#define MOST_IN_TURN 16   /* of smaller ones: each takes as long, and svd waits for each */
 
 typedef struct cusolver_state {
     cup__cuda *gpu; /* NULL on a CPU, where tests follow the calls */
@@ -74,6 +75,15 @@ const char *cup__cusolver_refuses(const cup__call *call)
 }
 
 /* Which library is there is asked last, as to open it takes time. */
+const char *cup__cusolver_in_turn_refuses(const cup__call *call)
+{
+    const cup_tensor *a = call->in[0];
+    int64_t m = a->shape[a->ndim - 2], n = a->shape[a->ndim - 1], k = m < n ? m : n;
+    if (a->count > MOST_IN_TURN * m * n && a->count > FEW(k) * m * n)
+        return "it takes matrices one after another, of which there are too many";
+    return cup__cusolver_refuses(call);
+}
+
 const char *cup__cusolver_best_refuses(const cup__call *call)
 {
     const cup_tensor *a = call->in[0];

@@ -27,8 +27,10 @@ typedef struct cup__cusolver_work {
 cup_status cup__cusolver_run(cup__call *call, void (*body)(cup__cusolver_work *w),
                              cup_status (*own)(cup__call *call));
 
-/* Without doubts, and with them: whether the matrices are large and few. */
+/* Without doubts; where it takes one matrix after another, and there are many small ones; and with
+ * doubts: whether the matrices are large and few. */
 const char *cup__cusolver_refuses(const cup__call *call);
+const char *cup__cusolver_in_turn_refuses(const cup__call *call);
 const char *cup__cusolver_best_refuses(const cup__call *call);
 
 /* Whether the next call of the library may be made; notes that it comes. */

@@ -212,7 +212,7 @@ static const cup__impl impls[] = {
      .refuses = cup__cusolver_best_refuses, .run = run_cusolver},
     {.name = "blocks", .place = CUP__CUDA, CUP__THRESHOLDS(16, 64, 108), .run = run_cuda},
     {.name = "cusolver", .place = CUP__CUDA, CUP__THRESHOLDS(32, 64),
-     .refuses = cup__cusolver_refuses, .run = run_cusolver},
+     .refuses = cup__cusolver_in_turn_refuses, .run = run_cusolver},
     {.name = "lapack", .place = CUP__CPU, .strided = true, CUP__THRESHOLDS(16),
      .refuses = cup__lapack_refuses, .run = run_lapack, .varies = CUP__LAPACK_VARIES},
     {.name = "threads", .place = CUP__CPU, .strided = true, .run = run},

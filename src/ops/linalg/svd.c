@@ -224,10 +224,15 @@ static cup_status run_cusolver(cup__call *call)
     return cup__cusolver_run(call, cup__svd_cusolver, run_cuda);
 }
 
+static const char *refuses_dtype(const cup__call *call)
+{
+    return call->in[0]->dtype == CUP_F32 ? NULL : "its vectors of f64 are less upright than ours";
+}
+
 static const char *cusolver_refuses(const cup__call *call)
 {
-    return call->in[0]->dtype == CUP_F32 ? cup__cusolver_refuses(call)
-                                         : "its vectors of f64 are less upright than ours";
+    const char *why = refuses_dtype(call);
+    return why ? why : cup__cusolver_in_turn_refuses(call);
 }
 
 /* A block that turns all columns alone takes k^3, and many blocks as long as one; the library takes
@@ -238,7 +243,8 @@ static const char *best_refuses(const cup__call *call)
     int64_t m = a->shape[a->ndim - 2], n = a->shape[a->ndim - 1], k = m < n ? m : n;
     if (k < LARGE || a->count / m / n > k * k / EACH)
         return "of matrices so small, or so many, a block of the GPU each is thought to be faster";
-    return cusolver_refuses(call);
+    const char *why = refuses_dtype(call);
+    return why ? why : cup__cusolver_refuses(call);
 }
 
 /* A vector [..,K] as a row or a column of matrices. */

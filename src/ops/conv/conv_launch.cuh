@@ -37,7 +37,8 @@ typedef struct conv_parts {
 } conv_parts;
 
 /* Convolutions with windows of one place between rows of a few channels and of many; steps are in
- * elements, of places and of channels. */
+ * elements, of places and of channels. With larger windows `few` are the channels of all taps, tap
+ * by tap, and gathered from an image. */
 typedef struct conv_rows {
     void *few, *many, *sums;
     const void *weight, *bias, *residual; /* the last two may be null */
@@ -46,10 +47,17 @@ typedef struct conv_rows {
     long long part; /* places of a part of a weight's gradient */
     int count;      /* channels of `many` */
     int lanes;      /* threads that a row has, or with more of them a piece of it */
+    divisor wide, high;     /* of these, the places of `many` in an image; for rows and columns, */
+    int from[2], step[2], apart[2], size[2]; /* the first tap of the first place, from place to */
+                            /* place and from tap to tap, and how many there are in the image */
+    long long image_step[4], tap_step[3]; /* of `few`: image, channel, row, column; of a weight: */
+                            /* channel, row, column */
 } conv_rows;
 
 /* Blocks of conv_outer.cu that a multiprocessor has at a time, by the weights that threads keep. */
 #define CONV_OUTER_BLOCKS(few) ((few) <= 2 ? 4 : (few) <= 4 ? 3 : 2)
 #define CONV_OUTER_WEIGHT_BLOCKS 2
+#define CONV_OUTER_GATHERED 16 /* channels of all taps at most, where they are gathered, */
+#define CONV_OUTER_EACH(gathers) ((gathers) ? 2 : 4) /* and places that a thread has at a time */
 
 #endif

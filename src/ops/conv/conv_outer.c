@@ -1,4 +1,5 @@
-/* The host side of conv_outer.cu: rows of up to 8 channels and rows of many. */
+/* The host side of conv_outer.cu: rows of up to 8 channels, or of what a place's taps see of so few
+ * that there are 16, and rows of many. */
 #include "base/divide.h"
 #include "ops/conv/conv_cuda.h"
 
@@ -6,7 +7,6 @@
 #define FEW_PACKED 5         /* in 16 bits where they can be packed for tensor cores instead, */
 #define FEW_SUMS 4           /* and where tensor cores sum over places or many channels, too */
 #define CHUNK 32             /* threads side by side that a row is cut into pieces for */
-#define EACH 4               /* places that a thread has at a time */
 #define WEIGHT_SHARED 49152  /* bytes of shared memory that every kernel may have */
 #define GRID_Y_MOST 65535
 #define SERIAL 256           /* places that a thread adds up behind each other */
@@ -24,14 +24,35 @@ int64_t cup__conv_place_step(const conv_call *c, const long long *step)
     return cup__conv_step_of(step, c->images, c->side[0].in, c->side[1].in);
 }
 
+/* Of y; of x there are as many where windows have one place. */
 static int64_t places_of(const conv_call *c)
 {
-    return (int64_t)c->images * c->side[0].in * c->side[1].in;
+    return (int64_t)c->images * c->side[0].out * c->side[1].out;
+}
+
+static int64_t step_of(const conv_call *c, const long long *step)
+{
+    return cup__conv_step_of(step, c->images, c->side[0].out, c->side[1].out);
 }
 
 static bool lies_in_rows(const conv_call *c, const long long *step, int channels)
 {
-    return (channels == 1 || step[1] == 1) && cup__conv_place_step(c, step) > 0;
+    return (channels == 1 || step[1] == 1) && step_of(c, step) > 0;
+}
+
+/* What all taps of a place see. */
+static int64_t depth_of(const conv_call *c)
+{
+    return (int64_t)c->channels * c->side[0].taps * c->side[1].taps;
+}
+
+/* Whether the taps of a place are few enough to be its row. In 16 bits they are packed for tensor
+ * cores instead. */
+static bool gathers(const cup__conv *v)
+{
+    const conv_call *c = &v->call;
+    return v->dtype == CUP_F32 && !cup__conv_is_product(c) && !c->back && c->groups == 1 &&
+           depth_of(c) <= CONV_OUTER_GATHERED && places_of(c) < INT32_MAX;
 }
 
 /* What all three have to ask; `y_step` is that of dy for the weight's gradient. */
@@ -40,14 +61,15 @@ static const char *refuses(const cup__call *call, const cup__conv *v, const long
     const conv_call *c = &v->call;
     if (!call->c->device->is_cuda)
         return "it is for GPUs";
-    if (cup__conv_is_scaled(call) || !cup__conv_is_product(c))
+    if (cup__conv_is_scaled(call) || (!cup__conv_is_product(c) && !gathers(v)))
         return "its windows have more than one place, or gaps between them";
-    if (c->channels == 0 || c->results == 0 || places_of(c) == 0)
+    if (depth_of(c) == 0 || c->results == 0 || places_of(c) == 0)
         return "it has nothing to sum";
     int64_t many = c->channels > c->results ? c->channels : c->results;
     if (many > (int64_t)GRID_Y_MOST * CHUNK)
         return "it has too many channels";
-    if (!lies_in_rows(c, c->x_step, c->channels) || !lies_in_rows(c, y_step, c->results))
+    if ((!gathers(v) && !lies_in_rows(c, c->x_step, c->channels)) ||
+        !lies_in_rows(c, y_step, c->results))
         return "the channels of places are no neighbours in memory, or places lie apart";
     return NULL;
 }
@@ -67,7 +89,7 @@ const char *cup__conv_rows_refuses(const cup__call *call)
     const char *why = refuses(call, &v, v.call.y_step);
     if (why)
         return why;
-    if (v.call.channels > FEW)
+    if (v.call.channels > FEW && !gathers(&v))
         return "it sums over many channels";
     if (v.call.channels > FEW_PACKED && cup_dtype_size(v.dtype) == 2 &&
         !cup__conv_wgmma_few_refuses(call))
@@ -81,6 +103,8 @@ const char *cup__conv_dots_refuses(const cup__call *call)
     const char *why = refuses(call, &v, v.call.y_step);
     if (why)
         return why;
+    if (gathers(&v))
+        return "its windows have more than one place";
     int64_t size = cup_dtype_size(v.dtype), real = size < 4 ? 4 : size;
     if (v.call.results > (size == 2 ? FEW_SUMS : FEW))
         return "it makes many channels";
@@ -98,7 +122,9 @@ const char *cup__conv_weight_rows_refuses(const cup__call *call)
     if (v.dtype == CUP_F64)
         return "it sums in f32";
     int64_t most = cup_dtype_size(v.dtype) == 2 ? FEW_SUMS : FEW;
-    return smaller(v.call.channels, v.call.results) > most ? "both sides have many channels" : NULL;
+    return !gathers(&v) && smaller(v.call.channels, v.call.results) > most
+               ? "both sides have many channels"
+               : NULL;
 }
 
 /* Rows of channels that are neighbours. */
@@ -123,13 +149,34 @@ typedef struct job {
     cup__conv v;
     conv_rows rows;
     int few, few_vector, vector;
+    bool gathers;
 } job;
+
+/* Where the taps of places are, of an image. */
+static void set_gather(job *j)
+{
+    const conv_call *c = &j->v.call;
+    conv_rows *r = &j->rows;
+    for (int d = 0; d < 2; d++) {
+        const conv_line l = conv_line_of(&c->side[d], false, 0);
+        r->from[d] = l.from;
+        r->step[d] = l.step;
+        r->apart[d] = l.tap_step;
+        r->size[d] = l.size;
+    }
+    r->high = divisor_of(c->side[0].out);
+    r->wide = divisor_of(c->side[1].out);
+    for (int i = 0; i < 4; i++)
+        r->image_step[i] = c->x_step[i];
+    for (int i = 0; i < 3; i++)
+        r->tap_step[i] = c->w_step[i + 1];
+}
 
 static void set_rows(job *j, const lines *few, const lines *many)
 {
     int64_t size = cup_dtype_size(j->v.dtype);
     j->few = few->count;
-    j->few_vector = vector_of(few, size);
+    j->few_vector = j->gathers ? 1 : vector_of(few, size);
     j->vector = vector_of(many, size);
     j->rows.places = places_of(&j->v.call);
     j->rows.few = (void *)(uintptr_t)few->data;
@@ -146,9 +193,12 @@ static job begin(cup__call *call, bool few_results)
     const conv_call *c = &j.v.call;
     const int64_t *r = j.v.residual_step;
     const long long step[4] = {r[0], r[1], r[2], r[3]};
-    lines x = {c->x, cup__conv_place_step(c, c->x_step), c->channels};
-    lines y = {c->y, cup__conv_place_step(c, c->y_step), c->results};
-    lines residual = {j.v.residual, j.v.residual ? cup__conv_place_step(c, step) : 0, c->results};
+    lines x = {c->x, cup__conv_place_step(c, c->x_step), (int)depth_of(c)};
+    lines y = {c->y, step_of(c, c->y_step), c->results};
+    lines residual = {j.v.residual, j.v.residual ? step_of(c, step) : 0, c->results};
+    j.gathers = gathers(&j.v);
+    if (j.gathers)
+        set_gather(&j);
     set_rows(&j, few_results ? &y : &x, few_results ? &x : &y);
     if (j.v.residual && !few_results)
         j.vector = (int)smaller(j.vector, vector_of(&residual, cup_dtype_size(j.v.dtype)));
@@ -172,8 +222,12 @@ static cup_status launch(job *j, const char *entry, cup__grid grid)
                          {"VEC", j->vector},
                          {"FEW_VEC", j->few_vector},
                          {"RESIDUAL", j->rows.residual != NULL},
-                         {"ACTIVATION", j->v.activation}};
-    cup__kernel *kernel = cup__kernel_get(gpu, "conv_outer.cu", entry, knobs, 6);
+                         {"ACTIVATION", j->v.activation},
+                         {"GATHER", j->v.call.channels},
+                         {"TAPS_HIGH", j->v.call.side[0].taps},
+                         {"TAPS_WIDE", j->v.call.side[1].taps}};
+    cup__kernel *kernel =
+        cup__kernel_get(gpu, "conv_outer.cu", entry, knobs, j->gathers ? 9 : 6);
     return kernel ? cup__launch(gpu, kernel, grid, CUP__ARG(j->rows)) : j->call->c->error.status;
 }
 
@@ -192,13 +246,19 @@ static int64_t blocks_at_once(const job *j, int each, int64_t pieces)
     return divide_up(all * each, pieces);
 }
 
+/* Places that a thread has at a time. */
+static int each_of(const job *j)
+{
+    return CONV_OUTER_EACH(j->gathers);
+}
+
 cup_status cup__conv_rows(cup__call *call)
 {
     job j = begin(call, false);
     int64_t pieces = cut_rows(&j), slots = CONV_THREADS / j.rows.lanes;
     int64_t most = blocks_at_once(&j, CONV_OUTER_BLOCKS(j.few), pieces);
     return launch(&j, "conv_outer",
-                  (cup__grid){.x = smaller(divide_up(j.rows.places, slots * EACH), most),
+                  (cup__grid){.x = smaller(divide_up(j.rows.places, slots * each_of(&j)), most),
                               .y = pieces, .threads = CONV_THREADS});
 }
 
@@ -218,7 +278,7 @@ cup_status cup__conv_dots(cup__call *call)
     j.rows.lanes = lanes_of(j.rows.count / j.vector);
     int64_t slots = CONV_THREADS / j.rows.lanes;
     return launch(&j, "conv_dots",
-                  (cup__grid){.x = smaller(divide_up(j.rows.places, slots * EACH),
+                  (cup__grid){.x = smaller(divide_up(j.rows.places, slots * each_of(&j)),
                                            blocks_at_once(&j, CONV_OUTER_BLOCKS(j.few), 1)),
                               .threads = CONV_THREADS,
                               .shared = (int)(j.few * j.rows.count * real)});
@@ -232,8 +292,8 @@ static cup_tensor *make_parts(job *j, int64_t pieces, conv_parts *out)
     int64_t part = divide_up(all, blocks_at_once(j, CONV_OUTER_WEIGHT_BLOCKS, pieces));
     part = round_up(smaller(part, slots * SERIAL), slots);
     *out = (conv_parts){.all = all, .part = part, .parts = (int)divide_up(all, part),
-                        .depth = c->channels, .channels = c->channels};
-    cup__shape shape = {CUP_F32, 2, {out->parts, (int64_t)c->results * c->channels}};
+                        .depth = (int)depth_of(c), .channels = c->channels};
+    cup__shape shape = {CUP_F32, 2, {out->parts, c->results * depth_of(c)}};
     cup_tensor *sums = cup__tensor_make(j->call->c, &shape, "partial sums");
     out->sums = sums ? sums->data : NULL;
     return sums;
@@ -243,13 +303,16 @@ cup_status cup__conv_weight_rows(cup__call *call)
 {
     job j = {.call = call, .v = cup__conv_of(call)};
     const conv_call *c = &j.v.call;
-    lines x = {c->x, cup__conv_place_step(c, c->x_step), c->channels};
-    lines dy = {c->w, cup__conv_place_step(c, c->w_step), c->results};
-    bool few_results = c->results < c->channels;
+    lines x = {c->x, cup__conv_place_step(c, c->x_step), (int)depth_of(c)};
+    lines dy = {c->w, step_of(c, c->w_step), c->results};
     conv_parts parts;
+    j.gathers = gathers(&j.v);
+    if (j.gathers)
+        set_gather(&j);
+    bool few_results = !j.gathers && c->results < c->channels;
     set_rows(&j, few_results ? &dy : &x, few_results ? &x : &dy);
     j.rows.weight_few = few_results ? c->channels : 1;
-    j.rows.weight_many = few_results ? 1 : c->channels;
+    j.rows.weight_many = few_results ? 1 : depth_of(c);
     int64_t pieces = cut_rows(&j);
     cup_tensor *sums = make_parts(&j, pieces, &parts);
     j.rows.sums = parts.sums;

@@ -1,6 +1,8 @@
 /* Convolutions with windows of one place and up to 8 channels on one side, `few`, where the
  * channels of a place are neighbours in memory: each reads and writes everything once. Products of
- * so few channels leave tiles of tensor cores nearly empty.
+ * so few channels leave tiles of tensor cores nearly empty. Those with larger windows and so few
+ * channels that all taps of a place have up to 16 of them are the same, with what a place's taps
+ * see as its row (GATHER).
  *
  * conv_outer        rows of `many` as sums of FEW outer products
  * conv_dots         rows of `few` as FEW sums over `many`
@@ -24,9 +26,44 @@
 #define RESIDUAL 0
 #endif
 
-#define EACH 4
+#ifndef GATHER /* the channels of an image, and its taps: */
+#define GATHER 0
+#define TAPS_HIGH 1
+#define TAPS_WIDE 1
+#endif
+
+#define EACH CONV_OUTER_EACH(GATHER)
 #define BLOCKS CONV_OUTER_BLOCKS(FEW) /* that a multiprocessor has at a time */
 
+#if GATHER
+/* What the taps of a place see, tap by tap. */
+struct few_row {
+    T part[FEW];
+
+    __device__ __forceinline__ void read(const conv_rows &c, long long place)
+    {
+        unsigned image = (unsigned)place;
+        int column = (int)split(&image, c.wide) * c.step[1] + c.from[1];
+        int row = (int)split(&image, c.high) * c.step[0] + c.from[0];
+        const T *from = (const T *)c.few + image * c.image_step[0];
+#pragma unroll
+        for (int tap = 0; tap < TAPS_HIGH * TAPS_WIDE; tap++) {
+            int i = row + tap / TAPS_WIDE * c.apart[0], j = column + tap % TAPS_WIDE * c.apart[1];
+            bool inside = (unsigned)i < (unsigned)c.size[0] && (unsigned)j < (unsigned)c.size[1];
+            const T *at = from + i * c.image_step[2] + j * c.image_step[3];
+#pragma unroll
+            for (int k = 0; k < GATHER; k++)
+                part[tap * GATHER + k] = inside ? __ldg(at + k * c.image_step[1]) : T(0);
+        }
+    }
+    __device__ __forceinline__ void take(real (&to)[FEW]) const
+    {
+#pragma unroll
+        for (int i = 0; i < FEW; i++)
+            to[i] = to_real(part[i]);
+    }
+};
+#else
 /* A row of `few` as it comes, which takes fewer registers until it is used. */
 struct few_row {
     vec<T, FEW_VEC> part[FEW / FEW_VEC];
@@ -50,9 +87,17 @@ struct few_row {
     }
 };
 
+#endif
+
 DEVICE real weight_at(const conv_rows &c, int few, long long many)
 {
-    return to_real(((const T *)c.weight)[few * c.weight_few + many * c.weight_many]);
+    long long at = few * c.weight_few;
+    if (GATHER) {
+        int tap = few / (GATHER + !GATHER);
+        at = (few - tap * GATHER) * c.tap_step[0] + tap / TAPS_WIDE * c.tap_step[1] +
+             tap % TAPS_WIDE * c.tap_step[2];
+    }
+    return to_real(((const T *)c.weight)[at + many * c.weight_many]);
 }
 
 DEVICE real bias_at(const conv_rows &c, long long channel)
@@ -234,7 +279,7 @@ DEVICE void add_slots(const conv_rows &c, const seat &at, const real (&sum)[FEW]
     }
 }
 
-#define WEIGHT_EACH (FEW > 4 ? 4 : 8)
+#define WEIGHT_EACH (GATHER ? 1 + (FEW <= 12) : FEW > 4 ? 4 : 8)
 
 /* Here weight_few and weight_many are the steps in the sums of a part, which block x has. */
 extern "C" __global__ void __launch_bounds__(CONV_THREADS, CONV_OUTER_WEIGHT_BLOCKS)

@@ -56,6 +56,10 @@ cup_status cup__conv_wgmma(cup__call *call);
 const char *cup__conv_halo_best_refuses(const cup__call *call);
 const char *cup__conv_halo_refuses(const cup__call *call);
 cup_status cup__conv_halo(cup__call *call);
+/* The same of 16 bits that f32 was rounded to, with results in f32: whether that is likely to be
+ * faster than cup__conv_wgmma_rows, and all of a call that lies as it has to. */
+bool cup__conv_halo_pays(const cup__call *call, const cup__conv *v);
+cup_status cup__conv_halo_rows(cup__call *call, const cup__conv *v);
 const char *cup__conv_weight_halo_refuses(const cup__call *call);
 const char *cup__conv_weight_halo_best_refuses(const cup__call *call);
 cup_status cup__conv_weight_halo(cup__call *call);

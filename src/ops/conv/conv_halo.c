@@ -14,6 +14,7 @@
 #define STAGES_MOST 4
 #define STAGING 16384 /* bytes of shared memory for a piece of each warp */
 #define FULL_LEAST 0.75 /* of tiles, what lies within the image */
+#define BUSY_LEAST 0.75 /* of the multiprocessors, those that have a tile */
 #define L2_BYTES 48     /* a cycle and multiprocessor */
 #define TILE_CYCLES 400 /* that a tile takes besides */
 
@@ -101,58 +102,79 @@ static double full_of(const cup__conv_work *w, const halo_plan *p)
     return full;
 }
 
-const char *cup__conv_halo_refuses(const cup__call *call)
+/* Why a convolution of 16 bits cannot be done so, whatever its results are; else how. */
+static const char *plan_refuses(const cup__call *call, const cup__conv *v, halo_work *h)
 {
-    const char *why = cup__conv_wgmma_refuses(call);
-    if (why)
-        return why;
-    const cup__conv v = cup__conv_of(call);
-    const conv_call *c = &v.call;
-    if (cup__conv_is_scaled(call) || cup_dtype_size(v.dtype) != 2 || v.residual)
-        return "it is for 16 bits, with nothing added";
+    const conv_call *c = &v->call;
     int64_t taps = (int64_t)c->side[0].taps * c->side[1].taps;
+    if (cup_dtype_size(v->dtype) != 2 || v->residual)
+        return "it is for 16 bits, with nothing added";
     if (c->groups != 1 || c->side[0].stride != 1 || c->side[1].stride != 1 || taps < 2 ||
         taps > TAPS_MOST)
         return "it is for one group, without strides, and 2 to 25 taps";
-    halo_work h = {0};
-    cup__conv_begin_tiles(&h.all, call, &v);
-    return c->results <= RESULTS_MOST && choose(&h.all, cup__conv_multiprocessors(call), &h.plan)
+    cup__conv_begin_tiles(&h->all, call, v);
+    return c->results <= RESULTS_MOST &&
+                   choose(&h->all, cup__conv_multiprocessors(call), &h->plan)
                ? NULL
                : "its weight and tiles have no room in shared memory";
 }
 
-const char *cup__conv_halo_best_refuses(const cup__call *call)
+/* The same, and where it is not likely to be faster. */
+static const char *best_refuses(const cup__call *call, const cup__conv *v)
 {
-    const char *why = cup__conv_halo_refuses(call);
+    halo_work h = {0};
+    const char *why = plan_refuses(call, v, &h);
     if (why)
         return why;
-    const cup__conv v = cup__conv_of(call);
-    halo_work h = {0};
-    cup__conv_begin_tiles(&h.all, call, &v);
-    choose(&h.all, cup__conv_multiprocessors(call), &h.plan);
-    if (v.call.results < RESULTS_LEAST)
+    if (v->call.results < RESULTS_LEAST)
         return "it has few results";
     if (full_of(&h.all, &h.plan) < FULL_LEAST)
         return "its images leave too much of tiles empty";
-    int64_t tiles = v.call.images * h.plan.tiles[0] * h.plan.tiles[1];
-    return tiles < cup__conv_multiprocessors(call)
-               ? "it has fewer tiles than there are multiprocessors"
+    int64_t tiles = v->call.images * h.plan.tiles[0] * h.plan.tiles[1];
+    return (double)tiles < BUSY_LEAST * cup__conv_multiprocessors(call)
+               ? "it has too few tiles for the card's multiprocessors"
                : NULL;
 }
 
-static cup_status encode_all(halo_work *h)
+static const char *refuses(const cup__call *call, bool best)
+{
+    const char *why = cup__conv_wgmma_refuses(call);
+    if (why)
+        return why;
+    if (cup__conv_is_scaled(call))
+        return "it knows of no scales";
+    const cup__conv v = cup__conv_of(call);
+    return best ? best_refuses(call, &v) : plan_refuses(call, &v, &(halo_work){0});
+}
+
+const char *cup__conv_halo_refuses(const cup__call *call)
+{
+    return refuses(call, false);
+}
+
+const char *cup__conv_halo_best_refuses(const cup__call *call)
+{
+    return refuses(call, true);
+}
+
+bool cup__conv_halo_pays(const cup__call *call, const cup__conv *v)
+{
+    return !best_refuses(call, v);
+}
+
+static cup_status encode_all(halo_work *h, cup_dtype y_dtype)
 {
     cup__conv_work *w = &h->all;
     const conv_call *c = w->call;
     const int in[] = {w->line[0].size, w->line[1].size};
     const int out[] = {w->line[0].count, w->line[1].count};
     int64_t box[] = {0, 0, CUP__CONV_CHUNK};
-    int64_t line = cup__wgmma_stored_line(h->plan.columns * (int64_t)sizeof(int16_t));
+    int64_t size = cup_dtype_size(y_dtype), line = cup__wgmma_stored_line(h->plan.columns * size);
     for (int d = 0; d < 2; d++)
         box[d] = BLOCK * h->plan.blocks[d] + cup__conv_reach(w, d);
-    CUP_TRY(cup__conv_encode_boxes(w, &w->a, c->x, c->channels, in, c->x_step, box));
-    const int64_t stored[] = {2, BLOCK, line / (int64_t)sizeof(int16_t)};
-    CUP_TRY(cup__conv_encode_boxes(w, &w->y, c->y, c->results, out, c->y_step, stored));
+    const int64_t stored[] = {2, BLOCK, line / size};
+    CUP_TRY(cup__conv_encode_boxes(w, &w->a, w->p.dtype, c->x, c->channels, in, c->x_step, box));
+    CUP_TRY(cup__conv_encode_boxes(w, &w->y, y_dtype, c->y, c->results, out, c->y_step, stored));
     w->plan.tile_n = h->plan.columns;
     w->plan.cluster_m = 1;
     return cup__conv_encode_weight(w);
@@ -165,6 +187,8 @@ static void fill_argument(halo_work *h)
     conv_halo *to = &h->argument;
     to->all.bias = w->call->bias;
     to->all.factor = 1;
+    to->all.a_scale.data = w->call->x_scale;
+    to->all.b_scale.data = w->call->w_scale;
     to->all.n = w->call->results;
     to->all.units = (int)(w->call->images * p->tiles[0] * p->tiles[1]);
     for (int d = 0; d < 2; d++) {
@@ -183,7 +207,7 @@ static cup_status launch(halo_work *h, const cup__conv *v)
     int64_t units = h->argument.all.units;
     cup__knob knobs[] = {
         {"CUP_T", v->dtype},
-        {"Y_T", v->dtype},
+        {"Y_T", v->y_dtype},
         {"BIAS_T", v->bias_dtype},
         {"HAS_BIAS", w->call->bias != NULL},
         {"ACTIVATION", v->activation},
@@ -200,9 +224,11 @@ static cup_status launch(halo_work *h, const cup__conv *v)
         {"STAGES", p->stages},
         {"STAGING_BUFFERS", p->staging},
         {"B_ALONG", w->call->back ? PRODUCT_ALONG_MN : PRODUCT_ALONG_K},
+        {"SCALES", PRODUCT_SCALE_ONE}, /* of f32 that was rounded alone */
     };
+    int left = w->call->x_scale ? 0 : 1;
     cup__kernel *kernel = cup__kernel_get(gpu, "conv_halo.cu", "conv_halo_sm90", knobs,
-                                          (int)(sizeof knobs / sizeof *knobs));
+                                          (int)(sizeof knobs / sizeof *knobs) - left);
     if (!kernel)
         return w->c->error.status;
     cup__grid grid = {.x = units < multiprocessors ? units : multiprocessors, .threads = 384,
@@ -211,16 +237,21 @@ static cup_status launch(halo_work *h, const cup__conv *v)
                        CUP__ARG(h->argument));
 }
 
+cup_status cup__conv_halo_rows(cup__call *call, const cup__conv *v)
+{
+    halo_work h = {0};
+    cup__conv_begin_tiles(&h.all, call, v);
+    if (!choose(&h.all, cup__conv_multiprocessors(call), &h.plan))
+        return cup__call_fail(call, CUP_UNSUPPORTED, "no shape of tiles fits this convolution");
+    CUP_TRY(encode_all(&h, v->y_dtype));
+    fill_argument(&h);
+    return launch(&h, v);
+}
+
 static cup_status run(cup__call *call)
 {
     cup__conv v = cup__conv_of(call);
-    halo_work h = {0};
-    cup__conv_begin_tiles(&h.all, call, &v);
-    if (!choose(&h.all, cup__conv_multiprocessors(call), &h.plan))
-        return cup__call_fail(call, CUP_UNSUPPORTED, "no shape of tiles fits this convolution");
-    CUP_TRY(encode_all(&h));
-    fill_argument(&h);
-    return launch(&h, &v);
+    return cup__conv_halo_rows(call, &v);
 }
 
 cup_status cup__conv_halo(cup__call *call)

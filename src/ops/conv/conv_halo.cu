@@ -26,7 +26,9 @@
 #define BATCH 0
 #define HAS_PRE 0
 #define PARTS 0
+#ifndef SCALES
 #define SCALES PRODUCT_SCALE_NONE
+#endif
 #define PROMOTE 0
 #define Y_DIRECT 0
 #ifndef HAS_BIAS
@@ -164,6 +166,19 @@ DEVICE void multiply(sums &sum, uint64_t a, uint64_t b, bool add)
         wgmma_hold(sum[m]);
 }
 
+/* What x and the weight were divided by. */
+DEVICE void apply_scales(const wgmma_call &c, sums &sum)
+{
+#if SCALES == PRODUCT_SCALE_ONE
+    float factor = *c.a_scale.data * *c.b_scale.data;
+#pragma unroll
+    for (int m = 0; m < BLOCKS_M; m++)
+#pragma unroll
+        for (int i = 0; i < SUMS; i++)
+            sum[m][i] *= factor;
+#endif
+}
+
 /* Where the blocks of a warpgroup begin in its tile. */
 DEVICE places blocks_of(int group)
 {
@@ -237,6 +252,7 @@ DEVICE void consume(const conv_halo &v, const tensor_map &y, const room &at,
                      b + (uint64_t)(chunk * TAPS * (B_BYTES >> 4)), chunk > 0);
             pipe.release<1>(place.stage);
         }
+        apply_scales(v.all, sum);
         finish_tile(v, y, i, at, w, sum, &turn);
     }
     if (lane() == 0)

@@ -120,8 +120,8 @@ static cup_status encode_all(weight_work *h)
     const int64_t places[] = {h->tile[0], h->tile[1], CUP__CONV_CHUNK};
     const int64_t read[] = {h->tile[0] + cup__conv_reach(w, 0), h->tile[1] + cup__conv_reach(w, 1),
                             CUP__CONV_CHUNK};
-    CUP_TRY(cup__conv_encode_boxes(w, &w->a, c->x, c->channels, in, c->x_step, read));
-    return cup__conv_encode_boxes(w, &w->b, c->w, c->results, out, c->w_step, places);
+    CUP_TRY(cup__conv_encode_boxes(w, &w->a, w->p.dtype, c->x, c->channels, in, c->x_step, read));
+    return cup__conv_encode_boxes(w, &w->b, w->p.dtype, c->w, c->results, out, c->w_step, places);
 }
 
 static cup_status launch(weight_work *h, const cup__conv *v)

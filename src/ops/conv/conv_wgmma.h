@@ -66,9 +66,9 @@ cup_status cup__conv_encode_image(const cup__conv_work *w, CUtensorMap *map, int
 cup_status cup__conv_encode_weight(cup__conv_work *w);
 /* Images with so many channels and a side of rows and one of columns, of which boxes of rows,
  * columns and channels of one image are read or written. */
-cup_status cup__conv_encode_boxes(const cup__conv_work *w, CUtensorMap *map, const void *data,
-                                  int channels, const int side[2], const long long step[4],
-                                  const int64_t box[3]);
+cup_status cup__conv_encode_boxes(const cup__conv_work *w, CUtensorMap *map, cup_dtype dtype,
+                                  const void *data, int channels, const int side[2],
+                                  const long long step[4], const int64_t box[3]);
 cup_status cup__conv_encode_dy(cup__conv_work *w, int64_t step);
 cup_status cup__conv_encode_results(cup__conv_work *w);
 cup_status cup__conv_encode_parts(cup__conv_work *w, const conv_parts *parts);

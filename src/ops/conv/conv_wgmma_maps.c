@@ -39,11 +39,10 @@ cup_status cup__conv_encode_image(const cup__conv_work *w, CUtensorMap *map, int
                : cup__tensor_map_refused(cup__cuda_of(w->c->device), result, &image);
 }
 
-cup_status cup__conv_encode_boxes(const cup__conv_work *w, CUtensorMap *map, const void *data,
-                                  int channels, const int side[2], const long long step[4],
-                                  const int64_t box[3])
+cup_status cup__conv_encode_boxes(const cup__conv_work *w, CUtensorMap *map, cup_dtype dtype,
+                                  const void *data, int channels, const int side[2],
+                                  const long long step[4], const int64_t box[3])
 {
-    const cup_dtype dtype = w->p.dtype;
     const int images = w->call->images;
     const cup__boxes boxes = {.data = data, .dtype = dtype, .ndim = 4,
                               .size = {channels, side[1], side[0], images},

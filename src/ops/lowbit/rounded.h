@@ -13,8 +13,14 @@
 cup_tensor *cup__rounded_formula(cup_context *c, const char *names, const char *text,
                                  cup_tensor **in, double number, cup_tensor *to);
 
-/* x in f16, divided so that its largest finite element is `most`. Into *scale goes what it was
- * divided by, in f32, in memory that is there unless *scale is NULL. */
-cup_tensor *cup__round_off(cup_context *c, cup_tensor *x, double most, cup_tensor **scale);
+/* A tensor on a GPU that is to be rounded, so that its largest finite element becomes `most`. */
+typedef struct cup__rounding {
+    cup_tensor *x;
+    double most;
+    cup_tensor *half; /* the result, in f16 and row-major */
+} cup__rounding;
+
+/* Up to four of them in two launches. Into scales[i], in f32, goes what tensor i was divided by. */
+cup_status cup__round_off(cup_context *c, cup__rounding *all, int count, cup_tensor *scales);
 
 #endif

@@ -13,8 +13,7 @@
 #include "tensor/context.h"
 
 #define ROUNDED 4 /* q, k, v and d_o */
-/* Products of numbers that make scores, and keys, from which on it pays to round, which takes some
- * twelve launches. */
+/* Products of numbers that make scores, and keys, from which on it pays to round. */
 #define PRODUCTS_LEAST 0x1p30
 #define KEYS_LEAST 512
 
@@ -53,22 +52,27 @@ const char *cup__attention_rounded_grad_refuses(const cup__call *call)
     return refuses(call, cup__hopper_pass_refuses);
 }
 
-/* Heads in f16, as they lie: text by text, head by head or position by position. */
-static cup_status round_heads(const cup__attention *a, cup__heads *h, bool of_keys, double most,
-                              cup_tensor *scale)
+static const int64_t turned[] = {0, 2, 1, 3};
+
+static bool by_position(const cup__heads *h)
 {
-    static const int64_t turned[] = {0, 2, 1, 3};
-    cup_context *c = a->c;
-    bool by_position = h->stride[2] > h->stride[1];
+    return h->stride[2] > h->stride[1];
+}
+
+/* Heads as they lie: text by text, head by head or position by position. */
+static cup_tensor *lying_of(const cup__attention *a, const cup__heads *h, bool of_keys)
+{
     cup_tensor *x = cup__attention_view(h, a->batch, of_keys ? a->kv_heads : a->heads,
                                         of_keys ? a->keys : a->queries, a->size);
-    if (x && by_position)
-        x = cup_permute(c, x, turned, 4);
-    x = x ? cup__round_off(c, x, most, &scale) : NULL;
-    if (x && by_position)
-        x = cup_permute(c, x, turned, 4);
+    return x && by_position(h) ? cup_permute(a->c, x, turned, 4) : x;
+}
+
+/* The heads become what they were rounded to. */
+static cup_status take_half(const cup__attention *a, cup__heads *h, cup_tensor *half)
+{
+    cup_tensor *x = by_position(h) ? cup_permute(a->c, half, turned, 4) : half;
     if (!x)
-        return c->error.status;
+        return a->c->error.status;
     *h = (cup__heads){.tensor = x};
     memcpy(h->stride, x->stride, sizeof h->stride);
     return CUP_OK;
@@ -80,12 +84,16 @@ static cup_status round_all(cup__attention *a, cup_tensor *scales)
     cup__heads *heads[ROUNDED] = {&a->q, &a->k, &a->v, &a->d_o};
     const double most[ROUNDED] = {CUP__ROUNDED_MOST, CUP__ROUNDED_MOST,
                                   backward ? 8 : CUP__ROUNDED_MOST, 16};
-    for (int i = 0; i < (backward ? ROUNDED : ROUNDED - 1); i++) {
-        cup_tensor *one = cup__tensor_view(scales, &(cup__shape){.dtype = CUP_F32}, NULL, i);
-        if (!one)
+    int count = backward ? ROUNDED : ROUNDED - 1;
+    cup__rounding all[ROUNDED];
+    for (int i = 0; i < count; i++) {
+        all[i] = (cup__rounding){.x = lying_of(a, heads[i], i == 1 || i == 2), .most = most[i]};
+        if (!all[i].x)
             return a->c->error.status;
-        CUP_TRY(round_heads(a, heads[i], i == 1 || i == 2, most[i], one));
     }
+    CUP_TRY(cup__round_off(a->c, all, count, scales));
+    for (int i = 0; i < count; i++)
+        CUP_TRY(take_half(a, heads[i], all[i].half));
     a->dtype = CUP_F16;
     a->scales = scales;
     return CUP_OK;

@@ -11,8 +11,8 @@
 #include "tensor/context.h"
 
 #define MOST_INPUTS 5
-/* Products of a call from which on it pays to look for the largest elements, some ten launches. */
-#define WORTHWHILE ((int64_t)1 << 28)
+/* Products of a call from which on it pays to look for the largest elements. */
+#define WORTHWHILE ((int64_t)3 << 25)
 
 /* The call with inputs in f16, and what these are to be multiplied with. */
 typedef struct rounded {
@@ -50,13 +50,31 @@ const char *cup__conv_rounded_refuses(const cup__call *call)
     return products_of(&v.call) < WORTHWHILE ? "rounding would take longer than it gains" : NULL;
 }
 
-/* In f16, as it lies, and the scale that was divided by. */
-static cup_tensor *round_off(cup_context *c, cup_tensor *x, cup_tensor **scale)
+/* x and the weight, or dy and x, in f16, as they lie. */
+static cup_status round_off(rounded *r)
 {
-    bool last = !x->contiguous && x->stride[1] == 1;
-    cup_tensor *lying = last ? cup_permute(c, x, (int64_t[]){0, 2, 3, 1}, 4) : x;
-    cup_tensor *half = cup__round_off(c, lying, CUP__ROUNDED_MOST, scale);
-    return last ? cup_permute(c, half, (int64_t[]){0, 3, 1, 2}, 4) : half;
+    cup_context *c = r->call.c;
+    cup__rounding all[2];
+    cup_tensor *scales = cup__tensor_make(c, &(cup__shape){CUP_F32, 1, {2}}, "scales");
+    if (!scales)
+        return c->error.status;
+    for (int i = 0; i < 2; i++) {
+        cup_tensor *x = r->call.in[i];
+        bool last = !x->contiguous && x->stride[1] == 1;
+        all[i] = (cup__rounding){.x = last ? cup_permute(c, x, (int64_t[]){0, 2, 3, 1}, 4) : x,
+                                 .most = CUP__ROUNDED_MOST};
+        if (!all[i].x)
+            return c->error.status;
+    }
+    CUP_TRY(cup__round_off(c, all, 2, scales));
+    for (int i = 0; i < 2; i++) {
+        bool last = all[i].x != r->call.in[i];
+        r->in[i] = last ? cup_permute(c, all[i].half, (int64_t[]){0, 3, 1, 2}, 4) : all[i].half;
+        r->scale[i] = cup__tensor_view(scales, &(cup__shape){.dtype = CUP_F32}, NULL, i);
+        if (!r->in[i] || !r->scale[i])
+            return c->error.status;
+    }
+    return CUP_OK;
 }
 
 static cup__conv conv_of(const rounded *r)
@@ -71,7 +89,8 @@ static cup__conv conv_of(const rounded *r)
 static cup_status run_rows(cup__call *call)
 {
     cup__conv v = conv_of((const rounded *)call);
-    return cup__conv_wgmma_rows(call, &v);
+    return cup__conv_halo_pays(call, &v) ? cup__conv_halo_rows(call, &v)
+                                         : cup__conv_wgmma_rows(call, &v);
 }
 
 /* Parts of the sums of a group's weights become their gradient, of which this is the first. */
@@ -115,14 +134,10 @@ static cup_status run(cup__call *call, cup_status (*how)(cup__call *call))
         return CUP_OK;
     memcpy(r.in, call->in, (size_t)call->in_count * sizeof *r.in);
     cup_scope_open(c);
-    for (int i = 0; i < 2; i++) {
-        /* Of what is summed over, x is the second input of a weight's gradient. */
-        bool second = cup__conv_part(call->op) == CUP__CONV_WEIGHT;
-        r.in[i] = round_off(c, call->in[i], &r.scale[second ? 1 - i : i]);
-    }
-    r.call.in = r.in;
-    if (r.in[0] && r.in[1])
+    if (round_off(&r) == CUP_OK) {
+        r.call.in = r.in;
         cup__conv_run_last(&r.call, true, how);
+    }
     cup_scope_return(c, NULL);
     return c->error.status;
 }

@@ -45,6 +45,7 @@ static double *read(cup_context *c, cup_tensor *t)
     size_t bytes = (size_t)cup_tensor_count(t) * sizeof(double);
     double *values = malloc(bytes + 1);
     EXPECT(values);
+    EXPECT_TEXT(cup_error_text(c), "");
     EXPECT_INT(cup_tensor_read(all, values, bytes), CUP_OK);
     return values;
 }
@@ -97,7 +98,8 @@ TEST(gpu_tensors_are_rounded_together)
           2);
     /* Rows that lie apart in whole vectors, and not; from an odd place on; turned; of zeros. */
     check(c,
-          (cup_tensor *[]){cup_slice(c, packed, (int64_t[]){0, 0, 1}, 3, (int64_t[]){-1, -1, 1}, 3),
+          (cup_tensor *[]){cup_slice(c, packed, (int64_t[]){0, 0, 1, 0}, 4,
+                                     (int64_t[]){-1, -1, 1, -1}, 4),
                            behind(c, uneven, 2), behind(c, numbers(c, 1, (int64_t[]){4099}, 3), 3),
                            cup_permute(c, packed, (int64_t[]){0, 2, 1, 3}, 4)},
           TENSORS);

@@ -19,24 +19,12 @@
 #define MOST_TIMES 12      /* that are printed, */
 #define LEAST_SECONDS 0.5  /* of those that took so long */
 
+/* What came of an implementation, and the seconds that its results took. */
 typedef struct found {
-    const char *op, *impl;
-    int64_t failed;
-} found;
-
-/* What the results of an implementation took. */
-typedef struct spent {
-    const char *op, *impl;
-    int64_t results;
+    const char *op, *impl; /* names of the tables, of which an op's stands in one place */
+    int64_t results, failed;
     double seconds;
-} spent;
-
-/* Where the time of all calls goes. */
-typedef struct times {
-    double begin, last;
-    double planned, waited; /* planned: until the first call; below 0 before it */
-    spent all[MOST_IMPLS];
-} times;
+} found;
 
 typedef struct random_run {
     cli_call *call;
@@ -44,8 +32,8 @@ typedef struct random_run {
     cli_json writer;
     cli_progress progress;
     bool shows_progress;
-    double begin;
-    times times;
+    double begin, last;     /* when all began, and the last call or result */
+    double planned, waited; /* seconds until the first call, below 0 before it, and between calls */
     found found[MOST_IMPLS];
     int found_count;
     int64_t results, failed, next; /* next: the call behind the last one that was made */
@@ -60,56 +48,21 @@ static char last_options[200];
 /* Whether this thread makes the calls; others work out specifications. */
 static _Thread_local bool makes_calls;
 
-static void times_begin(times *t)
+/* Seconds since the last call or result. */
+static double lap(random_run *run)
 {
-    t->begin = t->last = cup__clock();
-    t->planned = -1;
-}
-
-/* Seconds since the one before. */
-static double lap(times *t)
-{
-    double now = cup__clock(), since = now - t->last;
-    t->last = now;
+    double now = cup__clock(), since = now - run->last;
+    run->last = now;
     return since;
 }
 
-static void times_call(times *t)
+static void note_call(random_run *run)
 {
-    double since = lap(t);
-    if (t->planned < 0)
-        t->planned = since;
+    double since = lap(run);
+    if (run->planned < 0)
+        run->planned = since;
     else
-        t->waited += since;
-}
-
-static void times_result(times *t, const char *op, const char *impl)
-{
-    double since = lap(t);
-    for (int i = 0; i < MOST_IMPLS; i++) {
-        spent *one = &t->all[i];
-        if (one->op && (one->op != op || one->impl != impl))
-            continue;
-        *one = (spent){op, impl, one->results + 1, one->seconds + since};
-        return;
-    }
-}
-
-static int by_seconds(const void *a, const void *b)
-{
-    double x = ((const spent *)a)->seconds, y = ((const spent *)b)->seconds;
-    return (x < y) - (x > y);
-}
-
-static void times_print(times *t)
-{
-    printf("%.1f s: %.1f until the first call, %.1f waiting for specifications and kernels",
-           cup__clock() - t->begin, t->planned < 0 ? 0 : t->planned, t->waited);
-    qsort(t->all, MOST_IMPLS, sizeof *t->all, by_seconds);
-    for (int i = 0; i < MOST_TIMES && t->all[i].seconds >= LEAST_SECONDS; i++)
-        printf("%s%s %s %.1f (%lld)", i ? ", " : "; longest ", t->all[i].op, t->all[i].impl,
-               t->all[i].seconds, (long long)t->all[i].results);
-    printf("\n");
+        run->waited += since;
 }
 
 static void on_crash(int number)
@@ -134,7 +87,7 @@ static void on_begin(const char *text, void *user)
 {
     random_run *run = user;
     if (makes_calls)
-        times_call(&run->times);
+        note_call(run);
     int length = snprintf(last_words, sizeof last_words, "cupola check%s --repeat '%s'\n",
                           last_options, text);
     last_length = length < 0 ? 0 : (size_t)length;
@@ -159,7 +112,7 @@ static void on_done(int64_t calls, void *user)
 static found *found_of(random_run *run, const cup_check_result *r)
 {
     for (int i = 0; i < run->found_count; i++)
-        if (!strcmp(run->found[i].impl, r->impl) && !strcmp(run->found[i].op, r->op))
+        if (run->found[i].op == r->op && !strcmp(run->found[i].impl, r->impl))
             return &run->found[i];
     found *f = &run->found[run->found_count < MOST_IMPLS ? run->found_count++ : MOST_IMPLS - 1];
     *f = (found){.op = r->op, .impl = r->impl};
@@ -200,8 +153,10 @@ static void write_failure(cli_json *writer, const cup_check_result *r)
 static void on_result(const cup_check_result *r, void *user)
 {
     random_run *run = user;
+    found *f = found_of(run, r);
     run->results++;
-    times_result(&run->times, r->op, r->impl);
+    f->results++;
+    f->seconds += lap(run);
     if (r->passed) {
         if (run->given->repeat && !run->call->json)
             printf("%sok%s     %s %s: %.3g epsilons, %g allowed\n", color(stdout, COLOR_GREEN),
@@ -209,13 +164,31 @@ static void on_result(const cup_check_result *r, void *user)
         return;
     }
     run->failed++;
-    found *f = found_of(run, r);
     if (f->failed++ >= MOST_NOTES)
         return;
     if (run->call->json)
         write_failure(&run->writer, r);
     else
         print_failure(run, r);
+}
+
+static int by_seconds(const void *a, const void *b)
+{
+    double x = ((const found *)a)->seconds, y = ((const found *)b)->seconds;
+    return (x < y) - (x > y);
+}
+
+/* Where the time went; the order of what was found is lost. */
+static void print_times(random_run *run)
+{
+    printf("%.1f s: %.1f until the first call, %.1f waiting for specifications and kernels",
+           cup__clock() - run->begin, run->planned < 0 ? 0 : run->planned, run->waited);
+    qsort(run->found, (size_t)run->found_count, sizeof *run->found, by_seconds);
+    int count = run->found_count < MOST_TIMES ? run->found_count : MOST_TIMES;
+    for (int i = 0; i < count && run->found[i].seconds >= LEAST_SECONDS; i++)
+        printf("%s%s %s %.1f (%lld)", i ? ", " : "; longest ", run->found[i].op,
+               run->found[i].impl, run->found[i].seconds, (long long)run->found[i].results);
+    printf("\n");
 }
 
 static int finish(random_run *run, cup_context *c, const cup__random_count *counts)
@@ -244,12 +217,12 @@ static int finish(random_run *run, cup_context *c, const cup__random_count *coun
         int written = json_end(&run->writer);
         return written ? written : run->failed ? CLI_FAILED : CLI_OK;
     }
-    if (!given->repeat)
-        times_print(&run->times);
-    if (!given->repeat)
+    if (!given->repeat) {
+        print_times(run);
         printf("seed %llu: %lld random calls, %lld results, %lld wrong, on %s\n",
                (unsigned long long)given->seed, (long long)drawn, (long long)run->results,
                (long long)run->failed, cup_device_text(c));
+    }
     if (!given->repeat && cup__device_is_lost(c->device) && run->next < given->calls)
         printf("go on behind that call with%s --random %lld --seed %llu --from %lld%s\n",
                last_options, (long long)given->calls, (unsigned long long)given->seed,
@@ -261,7 +234,8 @@ int check_random(cli_call *call, cup_context *c, const check_random_given *given
 {
     static cup__random_count counts[1024];
     static random_run run;
-    run = (random_run){.call = call, .given = given, .begin = cup__clock()};
+    double now = cup__clock();
+    run = (random_run){.call = call, .given = given, .begin = now, .last = now, .planned = -1};
     cup__random_options options = {.rows = given->rows,
                                    .row_count = given->row_count,
                                    .calls = given->calls,
@@ -279,7 +253,6 @@ int check_random(cli_call *call, cup_context *c, const check_random_given *given
                  given->precision);
     }
     makes_calls = true;
-    times_begin(&run.times);
     catch_crashes();
     json_begin(&run.writer, "check");
     json_add_string(&run.writer, "device", cup_device_text(c));

@@ -7,7 +7,7 @@ that is what a peer's error is measured against.
 import torch
 import torch.nn.functional as F
 
-from conv_layers import CONVOLUTIONS, UNET
+from conv_layers import CONVOLUTIONS, F32, UNET
 
 try:
     import cupy
@@ -425,41 +425,62 @@ def attention_rows():
               "causal=0 dropout=0")
 
 
-def channels_last(shape, d):
-    return random(shape, d).contiguous(memory_format=torch.channels_last)
+def images(shape, d, last):
+    """A tensor of images or kernels, with its channels last or first."""
+    x = random(shape, d)
+    return x.contiguous(memory_format=torch.channels_last) if last else x
 
 
-def convolution(d, x, w, stride, groups):
-    x, w = channels_last(x, d), channels_last(w, d)
-    torch.backends.cudnn.benchmark = True
-    return lambda: F.conv2d(x, w, None, stride, (w.shape[2] - 1) // 2, 1, groups)
+def as_cudnn_may(rounds, run):
+    """A call whose f32 products cuDNN may round to tf32, or may not."""
+    def call():
+        torch.backends.cudnn.benchmark, torch.backends.cudnn.allow_tf32 = True, rounds
+        return run()
+    return call
 
 
-def convolution_grad(d, dy, x, w, stride, groups, which):
-    x, w, dy = channels_last(x, d), channels_last(w, d), channels_last(dy, d)
-    torch.backends.cudnn.benchmark = True
+def convolution(d, x, w, stride, groups, last=True, rounds=True):
+    x, w = images(x, d, last), images(w, d, last)
+    return as_cudnn_may(rounds, lambda: F.conv2d(x, w, None, stride, (w.shape[2] - 1) // 2, 1,
+                                                 groups))
+
+
+def convolution_grad(d, dy, x, w, stride, groups, which, last=True, rounds=True):
+    x, w, dy = images(x, d, last), images(w, d, last), images(dy, d, last)
     pad = (w.shape[2] - 1) // 2
-    return lambda: ATEN.convolution_backward(dy, x, w, None, [stride] * 2, [pad] * 2, [1] * 2,
-                                             False, [0] * 2, groups, which)[0 if which[0] else 1]
+    return as_cudnn_may(rounds, lambda: ATEN.convolution_backward(
+        dy, x, w, None, [stride] * 2, [pad] * 2, [1] * 2, False, [0] * 2, groups,
+        which)[0 if which[0] else 1])
 
 
-def conv_rows(layers=CONVOLUTIONS):
+def conv_rows(layers=CONVOLUTIONS, dtype="bf16", precision="highest", last=True):
+    how = {"last": last, "rounds": precision != "highest"}
+    more = {"channels_last": last, "exact": False, "precision": precision,
+            "name": {"f32": "cuDNN tf32" if how["rounds"] else "cuDNN f32"}.get(dtype, "torch")}
     for n, c, side, o, k, stride, groups in layers:
         out = (side - 1) // stride + 1
         x, w, y = (n, c, side, side), (o, c // groups, k, k), (n, o, out, out)
         text = f"stride={stride} padding={(k - 1) // 2} same=0 dilation=1 groups={groups}"
         shown = ["x".join(map(str, s)) for s in (x, w, y)]
-        yield Row("conv2d", f"{shown[0]} {shown[1]} -", "bf16",
-                  lambda d, x, w, _, s=stride, g=groups: convolution(d, x, w, s, g), text,
-                  channels_last=True, exact=False)
-        yield Row("conv2d_input_grad", f"{shown[2]} {shown[1]}", "bf16",
+        yield Row("conv2d", f"{shown[0]} {shown[1]} -", dtype,
+                  lambda d, x, w, _, s=stride, g=groups: convolution(d, x, w, s, g, **how), text,
+                  **more)
+        yield Row("conv2d_input_grad", f"{shown[2]} {shown[1]}", dtype,
                   lambda d, dy, w, x=x, s=stride, g=groups: convolution_grad(
-                      d, dy, x, w, s, g, [True, False, False]),
-                  f"{text} height={side} width={side}", channels_last=True, exact=False)
-        yield Row("conv2d_weight_grad", f"{shown[2]} {shown[0]}", "bf16",
+                      d, dy, x, w, s, g, [True, False, False], **how),
+                  f"{text} height={side} width={side}", **more)
+        yield Row("conv2d_weight_grad", f"{shown[2]} {shown[0]}", dtype,
                   lambda d, dy, x, w=w, s=stride, g=groups: convolution_grad(
-                      d, dy, x, w, s, g, [False, True, False]),
-                  f"{text} kernel={k}", channels_last=True, exact=False)
+                      d, dy, x, w, s, g, [False, True, False], **how),
+                  f"{text} kernel={k}", **more)
+
+
+def conv_f32_rows():
+    """At full accuracy and rounded, with the channels of images last, and first."""
+    yield from conv_rows(F32, "f32")
+    yield from conv_rows(F32, "f32", "high")
+    yield from conv_rows(F32[:1], "f32", "highest", False)
+    yield from conv_rows(F32[:1], "f32", "high", False)
 
 
 def definite(shape, d):
@@ -491,7 +512,8 @@ def factor_rows():
 
 PARTS = {"elementwise": elementwise_rows, "norm": norm_rows, "row": row_rows, "order": order_rows,
          "update": update_rows, "product": product_rows, "attention": attention_rows,
-         "conv": conv_rows, "unet": lambda: conv_rows(UNET), "factor": factor_rows}
+         "conv": conv_rows, "unet": lambda: conv_rows(UNET), "conv_f32": conv_f32_rows,
+         "factor": factor_rows}
 
 
 def all_rows(parts):

@@ -3,6 +3,7 @@
 #include "ops/conv_cpu/conv_cpu_packed.h"
 #include "ops/conv/conv_cuda.h"
 #include "ops/conv/conv_cudnn.h"
+#include "ops/f32_split/split_conv.h"
 #include "ops/lowbit/scaled.h"
 
 #define VARIES "a BLAS library may add in another order each time"
@@ -38,12 +39,16 @@ const cup__impl cup__conv_impls[] = {
      .refuses = cup__conv_f32_product_refuses, .run = cup__conv_f32_product},
     {.name = "rounded", .place = CUP__CUDA, .strided = true,
      .refuses = cup__conv_rounded_refuses, .run = cup__conv_rounded},
+    {.name = "split_best", .place = CUP__CUDA, .strided = true, CUP__THRESHOLDS(8, 16, 64, 128),
+     .refuses = cup__split_conv_best_refuses, .run = cup__split_conv},
     {.name = "mma", .place = CUP__CUDA, .strided = true, CUP__THRESHOLDS(16, 32, 64, 128),
      .refuses = cup__conv_mma_refuses, .run = cup__conv_mma},
     {.name = "halo", .place = CUP__CUDA, .strided = true, CUP__THRESHOLDS(8, 32, 64, 96, 128),
      .refuses = cup__conv_halo_refuses, .run = cup__conv_halo},
     {.name = "simt", .place = CUP__CUDA, .strided = true, CUP__THRESHOLDS(16, 64, 128),
      .refuses = cup__conv_simt_refuses, .run = cup__conv_simt},
+    {.name = "split", .place = CUP__CUDA, .strided = true, CUP__THRESHOLDS(8, 16, 64, 128),
+     .refuses = cup__split_conv_refuses, .run = cup__split_conv},
     {.name = "cudnn", .place = CUP__CUDA, .strided = true, .refuses = cup__conv_cudnn_refuses,
      .run = cup__conv_cudnn, .planning = &cup__conv_cudnn_planning, .overflows = true},
     {0},
@@ -114,6 +119,8 @@ const cup__impl cup__conv_weight_impls[] = {
      .refuses = cup__conv_wgmma_few_refuses, .run = cup__conv_weight_wgmma_few},
     {.name = "rounded", .place = CUP__CUDA, .strided = true,
      .refuses = cup__conv_rounded_refuses, .run = cup__conv_weight_rounded},
+    {.name = "split_best", .place = CUP__CUDA, .strided = true, CUP__THRESHOLDS(8, 16, 64, 128),
+     .refuses = cup__split_conv_best_refuses, .run = cup__split_conv_weight},
     {.name = "mma", .place = CUP__CUDA, .strided = true, CUP__THRESHOLDS(16, 32, 64, 128, 256),
      .refuses = cup__conv_mma_refuses, .run = cup__conv_weight_mma},
     {.name = "halo", .place = CUP__CUDA, .strided = true, CUP__THRESHOLDS(8, 16, 64, 128),
@@ -122,6 +129,8 @@ const cup__impl cup__conv_weight_impls[] = {
      .refuses = cup__conv_weight_taps_refuses, .run = cup__conv_weight_taps},
     {.name = "simt", .place = CUP__CUDA, .strided = true, CUP__THRESHOLDS(16, 64, 256),
      .refuses = cup__conv_simt_refuses, .run = cup__conv_weight_simt},
+    {.name = "split", .place = CUP__CUDA, .strided = true, CUP__THRESHOLDS(8, 16, 64, 128),
+     .refuses = cup__split_conv_refuses, .run = cup__split_conv_weight},
     {.name = "cudnn", .place = CUP__CUDA, .strided = true, .refuses = cup__conv_cudnn_refuses,
      .run = cup__conv_cudnn, .planning = &cup__conv_cudnn_planning, .overflows = true},
     {0},

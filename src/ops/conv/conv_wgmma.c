@@ -123,8 +123,7 @@ static cup_status fill_call(cup__conv_work *w, int multiprocessors)
     return cup__conv_parts_memory(w);
 }
 
-/* Of 32 bytes, in which a line of channels has elements. */
-static int steps_of(const cup__conv_work *w)
+int cup__conv_steps(const cup__conv_work *w)
 {
     int64_t bytes = w->call->channels * cup_dtype_size(w->p.dtype);
     return w->depth || bytes > CUP__WGMMA_LINE ? 4 : (int)divide_up(bytes, 32);
@@ -156,7 +155,7 @@ static cup_status launch(cup__conv_work *w)
         {"PARTS", plan->parts > 1},
         {"SPREAD", w->spread},
         {"BESIDE", beside},
-        {"K_STEPS", steps_of(w)},
+        {"K_STEPS", cup__conv_steps(w)},
         {"SCALES", w->p.scaling ? w->scaling.kind : PRODUCT_SCALE_NONE},
         {"PROMOTE", promote},
         {"BIAS_T", w->bias_dtype},
@@ -234,26 +233,34 @@ static bool measures(const cup__call *call, const cup__conv *v)
     return call->c->moments.wanted && call->op->kind == CUP__CONV_FORWARD && v->call.groups == 1;
 }
 
+bool cup__conv_begin_class(cup__conv_work *w, const cup__call *call, const cup__conv *v, int high,
+                           int wide)
+{
+    memset(w, 0, sizeof *w); /* with what lies between fields */
+    w->c = call->c;
+    w->call = &v->call;
+    w->line[0] = conv_line_of(&v->call.side[0], v->call.back, high);
+    w->line[1] = conv_line_of(&v->call.side[1], v->call.back, wide);
+    if (w->line[0].taps == 0 || w->line[1].taps == 0)
+        return false;
+    fill_product(w, v);
+    w->bias_dtype = v->bias_dtype;
+    if (cup__conv_is_scaled(call) || v->call.x_scale)
+        fill_scaling(w, v);
+    fill_join(w, v);
+    fill_walk(w);
+    aim_results(w);
+    return true;
+}
+
 /* `beside` says whether the launch before it was of this call, and of other results. */
 static cup_status run_class(cup__call *call, const cup__conv *v, int high, int wide, bool *beside)
 {
     cup__conv_work w;
-    memset(&w, 0, sizeof w); /* with what lies between fields */
-    w.c = call->c;
-    w.call = &v->call;
-    w.beside = *beside;
-    w.line[0] = conv_line_of(&v->call.side[0], v->call.back, high);
-    w.line[1] = conv_line_of(&v->call.side[1], v->call.back, wide);
-    if (w.line[0].taps == 0 || w.line[1].taps == 0)
+    if (!cup__conv_begin_class(&w, call, v, high, wide))
         return CUP_OK;
-    fill_product(&w, v);
+    w.beside = *beside;
     w.p.measuring = measures(call, v);
-    w.bias_dtype = v->bias_dtype;
-    if (cup__conv_is_scaled(call) || v->call.x_scale)
-        fill_scaling(&w, v);
-    fill_join(&w, v);
-    fill_walk(&w);
-    aim_results(&w);
     int parts, multiprocessors = cup__conv_multiprocessors(call);
     if (!choose_plan(call, &w, high * conv_classes(&v->call.side[1], v->call.back) + wide, &parts))
         return no_plan(call);
@@ -272,8 +279,7 @@ cup_status cup__conv_wgmma_class(cup__call *call, const cup__conv *v, int high, 
     return run_class(call, v, high, wide, &(bool){false});
 }
 
-/* Zeros, where some places are reached by no tap. */
-static cup_status clear_unreached(cup__call *call, const conv_call *c)
+cup_status cup__conv_clear_unreached(cup__call *call, const conv_call *c)
 {
     bool all = true;
     for (int d = 0; d < 2; d++)
@@ -307,7 +313,7 @@ static cup_status run_classes(cup__call *call, const cup__conv *v, bool *beside)
 cup_status cup__conv_wgmma_rows(cup__call *call, const cup__conv *v)
 {
     bool beside = false;
-    CUP_TRY(clear_unreached(call, &v->call));
+    CUP_TRY(cup__conv_clear_unreached(call, &v->call));
     for (int group = 0; group < v->call.groups; group++) {
         const cup__conv one = cup__conv_group(v, group);
         CUP_TRY(run_classes(call, &one, &beside));
@@ -326,7 +332,7 @@ cup_status cup__conv_wgmma(cup__call *call)
     return call->out[0]->count ? cup__conv_run_last(call, true, run_rows) : CUP_OK;
 }
 
-static cup_tensor *make_parts(cup__conv_work *w, int count, conv_parts *out)
+cup_tensor *cup__conv_make_parts(const cup__conv_work *w, int count, conv_parts *out)
 {
     int64_t part = divide_up(divide_up(w->p.k, CUP__CONV_CHUNK), count);
     *out = (conv_parts){.parts = (int)divide_up(divide_up(w->p.k, CUP__CONV_CHUNK), part),
@@ -384,7 +390,7 @@ cup_tensor *cup__conv_wgmma_sums(cup__call *call, const cup__conv *v, conv_parts
         no_plan(call);
         return NULL;
     }
-    cup_tensor *sums = make_parts(&w, count, parts);
+    cup_tensor *sums = cup__conv_make_parts(&w, count, parts);
     if (sums && launch_parts(&w, parts) == CUP_OK)
         return sums;
     cup_tensor_free(sums);

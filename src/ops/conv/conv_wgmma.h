@@ -8,6 +8,7 @@
 
 /* Channels of a line of 16 bits, and places of a step of the weight's gradient. */
 #define CUP__CONV_CHUNK 64
+#define CUP__CONV_GROUPS_MOST 64 /* each of which is a launch */
 #define CUP__CONV_BOX 256 /* elements along each side of what TMA brings at a time, at most */
 
 /* How TMA walks over the places of a class along a side. */
@@ -36,6 +37,15 @@ typedef struct cup__conv_work {
 
 cup__conv_walk cup__conv_walk_of(const conv_line *l);
 
+/* Begins the results of a class of rows and one of columns: the product, how TMA walks over the
+ * image, and where results go; false where no tap reaches them. Zeros for all results of a call
+ * where some are reached by none. */
+bool cup__conv_begin_class(cup__conv_work *w, const cup__call *call, const cup__conv *v, int high,
+                           int wide);
+cup_status cup__conv_clear_unreached(cup__call *call, const conv_call *c);
+/* In how many steps of 32 bytes a line of channels has elements. */
+int cup__conv_steps(const cup__conv_work *w);
+
 /* Begins a convolution without strides by tiles of an image, and how far a tile's last tap is from
  * its first along a side. */
 void cup__conv_begin_tiles(cup__conv_work *w, const cup__call *call, const cup__conv *v);
@@ -56,6 +66,8 @@ static inline bool cup__conv_is_whole(const cup__conv_work *w)
     return w->p.m * w->p.n > 4 * w->p.k;
 }
 
+/* Memory for so many parts of a weight's sums, or fewer. */
+cup_tensor *cup__conv_make_parts(const cup__conv_work *w, int count, conv_parts *out);
 /* Where the blocks of a tile hand over their parts. */
 cup_status cup__conv_parts_memory(cup__conv_work *w);
 

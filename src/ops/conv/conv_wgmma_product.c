@@ -5,6 +5,7 @@
 #include "ops/matmul/wgmma.h"
 #include "tensor/context.h"
 
+#define F32_DEEP 512 /* channels from which on lines are cut faster than whole tensors */
 #define F32_LEAST 16 /* channels and results, below which most of a tile would be empty */
 #define F32_PIECE 4  /* of 16 bytes */
 
@@ -92,20 +93,22 @@ const char *cup__conv_f32_product_refuses(const cup__call *call)
     const conv_call *c = &v.call;
     if (v.dtype != CUP_F32)
         return "it is for f32";
-    if (call->c->precision == CUP__HIGHEST)
-        return "it takes f32 where products may be rounded (CUP_PRECISION=high)";
     if (!cup__conv_is_product(c))
         return "its windows have more than one place, or gaps between them";
     if (c->channels % F32_PIECE || c->results % F32_PIECE || c->channels < F32_LEAST ||
         c->results < F32_LEAST)
         return "its channels or results are few, or no multiple of 4";
+    bool exact = call->c->precision == CUP__HIGHEST;
+    if (exact && c->channels < F32_DEEP)
+        return "lines of so few channels each would be looked at for their largest element";
     const cup__product p = f32_product_of(&v);
     if (c->x_step[1] != 1 || c->y_step[1] != 1 || p.a.row < p.k || p.y.row < p.n ||
         p.a.row % F32_PIECE || (uintptr_t)c->x % 16)
         return "the channels of places are no neighbours in memory, or places lie apart";
     if (c->bias && c->bias_step != 1)
         return "the elements of the bias are no neighbours in memory";
-    return cup__product_split_refuses(call->c, &p);
+    return exact ? cup__product_split_best_refuses(call->c, &p)
+                 : cup__product_split_refuses(call->c, &p);
 }
 
 cup_status cup__conv_f32_product(cup__call *call)

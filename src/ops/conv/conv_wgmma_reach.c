@@ -8,7 +8,6 @@
 
 #define LEAST 16     /* channels and results, below which most of a tile would be empty */
 #define GROUP_LEAST 64 /* channels and results of each of several groups, which are a launch each */
-#define GROUPS_MOST 64
 #define CORNER 127   /* how far beyond the image TMA can begin or end */
 #define FARTHEST 255 /* how far from the first tap the last one can be */
 #define STEP_MOST 8  /* from place to place */
@@ -102,7 +101,7 @@ const char *cup__conv_wgmma_refuses(const cup__call *call)
         return why;
     const cup__conv v = cup__conv_of(call);
     const conv_call c = v.call;
-    if (c.groups > GROUPS_MOST ||
+    if (c.groups > CUP__CONV_GROUPS_MOST ||
         (c.groups > 1 && (c.channels < GROUP_LEAST || c.results < GROUP_LEAST)))
         return "its groups are many, or small";
     bool scaled = cup__conv_is_scaled(call);

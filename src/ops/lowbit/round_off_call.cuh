@@ -13,7 +13,7 @@
 /* Rows of whole vectors, or one row that may end within a vector. */
 typedef struct round_off_tensor {
     const float *x;
-    void *y;            /* f16, one row behind the other */
+    void *y;            /* f16 or planes of 16 bits, one row behind the other */
     long long count;    /* elements */
     long long row_step; /* of x */
     divisor vectors;    /* of a row, where there are several */
@@ -26,7 +26,11 @@ typedef struct round_off_tensor {
 typedef struct round_off_call {
     round_off_tensor of[ROUND_OFF_MOST];
     float *largest; /* of what each block has seen */
-    float *scales;  /* of each tensor */
+    float *scales;  /* of each tensor; for those that are cut into planes, */
+    int *exponents; /* the powers of two that they were scaled by, */
+    unsigned *words; /* what later kernels leave each other, made zero, or null; and whether a */
+    int word_count;  /* kernel does anything only if those say that a product is done again */
+    int when;
 } round_off_call;
 
 #endif

@@ -46,26 +46,28 @@ static bool lies_in_rows(const cup_tensor *x, lying *l)
                             x->count / VEC < INT32_MAX);
 }
 
-static cup_tensor *make(cup_context *c, const cup_tensor *x, cup_dtype dtype)
+static cup_tensor *make(cup_context *c, const cup_tensor *x, cup_dtype dtype, int planes)
 {
     cup__shape shape = cup__shape_of(x);
+    if (planes > 1)
+        shape = (cup__shape){.ndim = 2, .size = {planes, x->count}};
     shape.dtype = dtype;
     return cup__tensor_make(c, &shape, "rounded");
 }
 
 /* What the kernels are told of a tensor, which is copied where it lies in a way that they do not
  * read, and makes the result. */
-static cup_status fill(cup_context *c, cup__rounding *one, round_off_tensor *to)
+static cup_status fill(cup_context *c, cup__rounding *one, int planes, round_off_tensor *to)
 {
     cup_tensor *x = one->x;
     lying l;
     if (!lies_in_rows(x, &l)) {
-        x = make(c, x, CUP_F32);
+        x = make(c, x, CUP_F32, 1);
         if (!x || cup__copy_to(c, x, one->x) != CUP_OK)
             return c->error.status;
         lies_in_rows(x, &l);
     }
-    one->half = make(c, x, CUP_F16);
+    one->half = make(c, x, CUP_F16, planes);
     if (!one->half)
         return c->error.status;
     *to = (round_off_tensor){.x = x->data,
@@ -97,34 +99,41 @@ static int64_t deal(round_off_call *call, int count, int multiprocessors)
     return given;
 }
 
-static cup_status launch(cup_context *c, round_off_call *call, int64_t blocks)
+int64_t cup__rounding_begin(cup_context *c, cup__rounding *all, int count, int planes,
+                            round_off_call *call)
+{
+    if (count > ROUND_OFF_MOST) {
+        cup__fail(&c->error, CUP_INTERNAL, "%d tensors to round, for at most %d", count,
+                  ROUND_OFF_MOST);
+        return 0;
+    }
+    for (int i = 0; i < count; i++)
+        if (fill(c, &all[i], planes, &call->of[i]) != CUP_OK)
+            return 0;
+    int multiprocessors = cup__cuda_facts(cup__cuda_of(c->device))->multiprocessors;
+    int64_t blocks = deal(call, count, multiprocessors);
+    cup__shape shape = {.dtype = CUP_F32, .ndim = 1, .size = {blocks}};
+    cup_tensor *largest = cup__tensor_make(c, &shape, "largest sizes");
+    call->largest = largest ? largest->data : NULL;
+    return largest ? blocks : 0;
+}
+
+cup_status cup__rounding_launch(cup_context *c, const char *file, const char *entry,
+                                const cup__knob *knobs, int knob_count, const round_off_call *call,
+                                int64_t blocks)
 {
     cup__cuda *gpu = cup__cuda_of(c->device);
     cup__grid grid = {.x = blocks, .threads = ROUND_OFF_THREADS, .dependent = true};
-    static const char *const entries[] = {"largest_of_all", "round_off_all"};
-    for (int i = 0; i < 2; i++) {
-        cup__kernel *kernel = cup__kernel_get(gpu, "round_off.cu", entries[i], NULL, 0);
-        if (!kernel)
-            return c->error.status;
-        CUP_TRY(cup__launch(gpu, kernel, grid, CUP__ARG(*call)));
-    }
-    return CUP_OK;
+    cup__kernel *kernel = cup__kernel_get(gpu, file, entry, knobs, knob_count);
+    return kernel ? cup__launch(gpu, kernel, grid, CUP__ARG(*call)) : c->error.status;
 }
 
 cup_status cup__round_off(cup_context *c, cup__rounding *all, int count, cup_tensor *scales)
 {
     round_off_call call = {.scales = scales->data};
-    if (count > ROUND_OFF_MOST)
-        return cup__fail(&c->error, CUP_INTERNAL, "%d tensors to round, for at most %d", count,
-                         ROUND_OFF_MOST);
-    for (int i = 0; i < count; i++)
-        CUP_TRY(fill(c, &all[i], &call.of[i]));
-    int multiprocessors = cup__cuda_facts(cup__cuda_of(c->device))->multiprocessors;
-    int64_t blocks = deal(&call, count, multiprocessors);
-    cup__shape shape = {.dtype = CUP_F32, .ndim = 1, .size = {blocks}};
-    cup_tensor *largest = cup__tensor_make(c, &shape, "largest sizes");
-    if (!largest)
+    int64_t blocks = cup__rounding_begin(c, all, count, 1, &call);
+    if (!blocks)
         return c->error.status;
-    call.largest = largest->data;
-    return launch(c, &call, blocks);
+    CUP_TRY(cup__rounding_launch(c, "round_off.cu", "largest_of_all", NULL, 0, &call, blocks));
+    return cup__rounding_launch(c, "round_off.cu", "round_off_all", NULL, 0, &call, blocks);
 }

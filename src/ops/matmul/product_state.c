@@ -1,7 +1,7 @@
 #include "ops/matmul/product_state.h"
 
 #include "base/memory.h"
-#include "ops/matmul/split_call.cuh"
+#include "ops/f32_split/split_call.cuh"
 #include "tensor/context.h"
 
 static void state_free(void *user)

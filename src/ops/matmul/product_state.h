@@ -16,7 +16,7 @@ struct cup__product_state {
     cup__device *device;
     void *workspace;    /* CUP__WORKSPACE_BYTES of device memory for the sums of pieces of k */
     unsigned *counters; /* CUP__COUNTERS in device memory, zero between kernels */
-    unsigned *split;    /* SPLIT_WORDS of ops/matmul/split_call.cuh */
+    unsigned *split;    /* SPLIT_WORDS of ops/f32_split/split_call.cuh */
     cublasLtHandle_t cublaslt;
     bool cublaslt_failed;
     cup__cublaslt_plan *plans[CUP__PLAN_SLOTS]; /* of cuBLASLt, by the hash of their key */

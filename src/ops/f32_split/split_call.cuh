@@ -1,7 +1,7 @@
 /* The arguments of f32_split.cu and f32_split_wgmma.cu, as the host fills them and the kernels
  * read them. Plain C, included by both. */
-#ifndef CUP_OPS_MATMUL_SPLIT_CALL_CUH
-#define CUP_OPS_MATMUL_SPLIT_CALL_CUH
+#ifndef CUP_OPS_F32_SPLIT_SPLIT_CALL_CUH
+#define CUP_OPS_F32_SPLIT_SPLIT_CALL_CUH
 
 /* Words that the kernels of one product leave each other; all are 0 between products. */
 enum {

@@ -19,19 +19,12 @@
 #include "product_call.cuh"
 #include "rows.cuh"
 #include "split_call.cuh"
+#include "split_planes.cuh"
 #include "vec.cuh"
 
-#define SCALED (CUP_T == CUP_F16)
 #define WARPS (THREADS / 32)
 #define COLUMNS 128    /* of a block, along m or n */
 #define CHUNKS_MOST 16 /* pieces into which the lines of a side are shared out */
-#define LEAST 0x1p-21f /* of a scaled element, or it has lost too many bits */
-#define SMALL 0x1p-13f /* below, a scaled element has lost bits, at most 2^-36 */
-
-DEVICE bool is_finite(float x)
-{
-    return (__float_as_uint(x) & 0x7f800000) != 0x7f800000;
-}
 
 /* Four neighbours; 0 beyond the end. */
 DEVICE void read_four(const split_side &s, const float *line, long long at, float (&x)[4])
@@ -53,44 +46,6 @@ DEVICE float larger(float most, float x)
     return is_finite(x) ? fmaxf(most, fabsf(x)) : most;
 }
 
-/* The power of two by which numbers up to `most` are multiplied. */
-DEVICE int exponent_for(float most)
-{
-    int above = (int)(__float_as_uint(most) >> 23) - 127;
-    return most == 0.0f ? 0 : min(14 - above, 126);
-}
-
-DEVICE float power_of_two(int exponent)
-{
-    return __uint_as_float((unsigned)(exponent + 127) << 23);
-}
-
-#if SCALED
-/* What `plane` takes of x, which keeps the rest. */
-DEVICE unsigned take(float *x, int plane)
-{
-    f16 y = from_real<f16>(*x);
-    float rest = (*x - to_real(y)) * 2048.0f;
-    *x = is_finite(*x) ? rest : 0.0f;
-    return y.bits;
-}
-#else
-DEVICE unsigned take(float *x, int plane)
-{
-    bf16 y = from_real<bf16>(*x);
-    if (is_finite(*x) && !is_finite(to_real(y)))
-        y.bits--;
-    *x = is_finite(*x) ? *x - to_real(y) : 0.0f;
-    return y.bits;
-}
-#endif
-
-/* What was found of elements that are small beside the largest of their row or column. */
-struct findings {
-    unsigned small;
-    bool too_small;
-};
-
 /* Puts four elements, at number `at` of plane 0. */
 DEVICE void put_four(const split_side &s, long long at, float (&x)[4], const float (&factor)[4],
                      findings &f)
@@ -100,15 +55,14 @@ DEVICE void put_four(const split_side &s, long long at, float (&x)[4], const flo
 #pragma unroll
         for (int i = 0; i < 4; i++) {
             x[i] *= factor[i];
-            f.small += x[i] != 0.0f && fabsf(x[i]) < SMALL;
-            f.too_small = f.too_small || (x[i] != 0.0f && fabsf(x[i]) < LEAST);
+            f.note(x[i]);
         }
 #pragma unroll
     for (int plane = 0; plane < PLANES; plane++) {
         unsigned bits[4];
 #pragma unroll
         for (int i = 0; i < 4; i++)
-            bits[i] = take(&x[i], plane);
+            bits[i] = take(&x[i]);
         *(uint2 *)(s.to + plane * plane_size + at) =
             make_uint2(bits[0] | bits[1] << 16, bits[2] | bits[3] << 16);
     }
@@ -240,23 +194,6 @@ DEVICE void cut_part(const split_side &s, long long block, findings &f)
                          factor, f);
     }
 }
-
-#if SCALED && PLANES > 1
-/* Leaves what the threads of the block have found to the products. */
-DEVICE void leave(unsigned *words, const findings &f)
-{
-    unsigned small = f.small;
-    for (int mask = 16; mask > 0; mask /= 2)
-        small += __shfl_xor_sync(0xffffffff, small, mask);
-    bool too_small = __any_sync(0xffffffff, f.too_small);
-    if (threadIdx.x % 32)
-        return;
-    if (small)
-        atomicAdd(words + SPLIT_SMALL, small);
-    if (too_small && ((volatile unsigned *)words)[SPLIT_WIDE] == 0)
-        atomicOr(words + SPLIT_WIDE, 1u);
-}
-#endif
 
 extern "C" __global__ void __launch_bounds__(THREADS)
     matmul_split(const __grid_constant__ split_call c)

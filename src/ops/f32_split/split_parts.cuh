@@ -1,7 +1,7 @@
 /* How f32_split_wgmma.cu adds up parts of k: the block that comes last for a tile adds them all,
  * in order. Uses that file's knobs and sizes. */
-#ifndef CUP_OPS_MATMUL_SPLIT_PARTS_CUH
-#define CUP_OPS_MATMUL_SPLIT_PARTS_CUH
+#ifndef CUP_OPS_F32_SPLIT_SPLIT_PARTS_CUH
+#define CUP_OPS_F32_SPLIT_SPLIT_PARTS_CUH
 
 #include "wgmma_finish.cuh"
 

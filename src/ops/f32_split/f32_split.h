@@ -1,6 +1,6 @@
 /* Products of f32 on Hopper's tensor cores, see f32_split.c. */
-#ifndef CUP_OPS_MATMUL_F32_SPLIT_H
-#define CUP_OPS_MATMUL_F32_SPLIT_H
+#ifndef CUP_OPS_F32_SPLIT_F32_SPLIT_H
+#define CUP_OPS_F32_SPLIT_F32_SPLIT_H
 
 #include "ops/matmul/product_cuda.h"
 
@@ -30,6 +30,14 @@ typedef struct cup__split_planes {
 cup_status cup__split_multiply(cup_context *c, const cup__product *p, const cup__split_plan *plan,
                                const cup__split_planes *from);
 
+/* Stages of its ring, and bytes of shared memory with it. */
 int cup__split_stages(const cup__product *p, const cup__split_plan *plan);
+int cup__split_shared(const cup__product *p, const cup__split_plan *plan);
+
+/* The best tiles for planes of a dtype that are made, and the microseconds they are likely to
+ * take; those of a stage of 64 of k and of the rest of a tile. */
+double cup__split_tiles(const cup__product *p, int multiprocessors, cup_dtype dtype, int planes,
+                        cup__split_plan *plan);
+double cup__split_unit_time(int tile_n, int64_t k_tiles, int planes);
 
 #endif

@@ -5,9 +5,9 @@
 #include "base/divide.h"
 #include "dispatch/tensor_map.h"
 #include "kernels/product_call.cuh"
-#include "ops/matmul/split_call.cuh"
+#include "ops/f32_split/split_call.cuh"
 #include "kernels/wgmma_call.cuh"
-#include "ops/matmul/f32_split.h"
+#include "ops/f32_split/f32_split.h"
 #include "ops/matmul/product_state.h"
 #include "ops/matmul/wgmma_maps.h"
 
@@ -56,20 +56,27 @@ static double turn_time(const cup__product *p)
     return turned > 0 ? 4 + turned * (double)p->k * (double)p->batch_count * 8 / 2.8e6 : 0;
 }
 
-/* The best tiles for planes of a dtype. */
-static double choose_tiles(const cup__product *p, int multiprocessors, cup_dtype dtype, int planes,
-                           cup__split_plan *plan)
+double cup__split_unit_time(int tile_n, int64_t k_tiles, int planes)
 {
-    double least = 0, products = planes == 2 ? 3 : 1;
+    int products = planes == 2 ? 3 : planes == 3 ? 6 : 1, i = 0;
+    while (menu[i].tile_n != tile_n)
+        i++;
+    return (double)k_tiles * products * menu[i].stage + menu[i].tile;
+}
+
+double cup__split_tiles(const cup__product *p, int multiprocessors, cup_dtype dtype, int planes,
+                        cup__split_plan *plan)
+{
+    double least = 0;
     for (int i = 0; i < COUNT(menu); i++)
         for (int j = 0; j < COUNT(part_counts); j++) {
             int tile_n = menu[i].tile_n, parts = part_counts[j];
             if ((tile_n == 256 && planes > 1) || !parts_fit(p, tile_n, parts))
                 continue;
             double rounds = ceil((double)(tiles_of(p, tile_n) * parts) / multiprocessors);
-            double k_tiles = (double)divide_up(divide_up(p->k, tile_k(dtype)), parts);
+            int64_t k_tiles = divide_up(divide_up(p->k, tile_k(dtype)), parts);
             double joining = parts > 1 ? 4.5 + tile_n / 256.0 * (1 + 0.6 * parts) : 0;
-            double each = k_tiles * products * menu[i].stage + menu[i].tile + joining;
+            double each = cup__split_unit_time(tile_n, k_tiles, planes) + joining;
             double time = 5 + rounds * each;
             if (least == 0 || time < least) {
                 least = time;
@@ -83,12 +90,12 @@ double cup__split_choose(const cup_context *c, const cup__product *p, int multip
                          cup__split_plan *plan)
 {
     if (c->precision == CUP__HIGHEST)
-        return choose_tiles(p, multiprocessors, CUP_F16, 2, plan) + cut_time(p, 2);
+        return cup__split_tiles(p, multiprocessors, CUP_F16, 2, plan) + cut_time(p, 2);
     cup__split_plan whole;
-    double cut = choose_tiles(p, multiprocessors, CUP_F16, 1, plan) + cut_time(p, 1);
+    double cut = cup__split_tiles(p, multiprocessors, CUP_F16, 1, plan) + cut_time(p, 1);
     if (c->precision == CUP__MEDIUM)
         plan->dtype = CUP_BF16;
-    double direct = choose_tiles(p, multiprocessors, CUP_F32, 1, &whole) + turn_time(p);
+    double direct = cup__split_tiles(p, multiprocessors, CUP_F32, 1, &whole) + turn_time(p);
     if (direct >= cut)
         return cut;
     *plan = whole;
@@ -114,6 +121,12 @@ int cup__split_stages(const cup__product *p, const cup__split_plan *plan)
     int stage = plan->planes * (TILE_M + plan->tile_n) * 128 + 16;
     int stages = (CUP__WGMMA_SHARED - STAGING - 32 - bias_bytes(p, plan)) / stage;
     return stages < STAGES_MOST ? stages : STAGES_MOST;
+}
+
+int cup__split_shared(const cup__product *p, const cup__split_plan *plan)
+{
+    return cup__split_stages(p, plan) * (plan->planes * (TILE_M + plan->tile_n) * 128 + 16) +
+           STAGING + bias_bytes(p, plan) + 16;
 }
 
 static cup__boxes planes_of(const cup__split_plan *plan, const cup__split_planes *from, int i,
@@ -238,12 +251,10 @@ cup_status cup__split_multiply(cup_context *c, const cup__product *p, const cup_
     cup__kernel *kernel = kernel_of(gpu, p, plan, from, store, argument.parts > 1);
     if (!kernel)
         return c->error.status;
-    int stages = cup__split_stages(p, plan);
     cup__grid grid = {
         .x = argument.units < multiprocessors ? argument.units : multiprocessors,
         .threads = 128 * 3,
-        .shared = stages * (plan->planes * (TILE_M + plan->tile_n) * 128 + 16) + STAGING +
-                  bias_bytes(p, plan) + 16,
+        .shared = cup__split_shared(p, plan),
         .dependent = true,
         .waits = argument.parts > 1,
     };

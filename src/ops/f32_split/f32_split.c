@@ -5,12 +5,12 @@
  * scaled numbers each. The kernels count them on the way. Where a sum is not large enough for that
  * to stay below 2^-23 of it, and where an element is more than 2^35 below, the product is done
  * again with three numbers of bf16, which have the range of f32, in six products. */
-#include "ops/matmul/f32_split.h"
+#include "ops/f32_split/f32_split.h"
 
 #include "base/divide.h"
 #include "cuda/loader.h"
 #include "kernels/product_call.cuh"
-#include "ops/matmul/split_call.cuh"
+#include "ops/f32_split/split_call.cuh"
 #include "ops/matmul/product_state.h"
 #include "tensor/tensor.h"
 

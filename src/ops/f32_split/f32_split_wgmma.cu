@@ -10,6 +10,8 @@
  * while the others run. Where elements lost bits when they were cut, sums that could miss them ask
  * for the product of bf16 that comes next. k may be cut into parts. An element that is NaN at the
  * end is summed again from a and b themselves, as infinities in one plane meet zeros in another.
+ * With CONV a or b is an image under the taps of a kernel (split_conv.cuh), each tensor has one
+ * scale, and what is not finite is what the leading planes say.
  *
  * 2 m n k operations a product; a tile brings 128 PLANES (TILE_M + TILE_N) bytes for 64 of k. */
 #define Y_T CUP_F32
@@ -21,6 +23,15 @@
 #endif
 #ifndef Y_DIRECT /* y's rows do not start at multiples of 16 bytes */
 #define Y_DIRECT 0
+#endif
+#ifndef HAS_PRE
+#define HAS_PRE 0
+#endif
+#ifndef CONV
+#define CONV 0
+#endif
+#ifndef K_STEPS /* of 64 of k, of which the rest is zero */
+#define K_STEPS WGMMA_K_STEPS
 #endif
 #define PINGPONG 0
 #define CONSUMERS 2
@@ -50,6 +61,7 @@ typedef float result, bias_value;
 #if CUP_HAS_WGMMA
 
 #include "split_parts.cuh"
+#include "split_sums.cuh"
 #include "wgmma_finish.cuh"
 
 DEVICE layout lay_out()
@@ -86,6 +98,10 @@ DEVICE unit unit_at(const wgmma_call &c, int index)
     u.tile = index;
     u.batch[0] = BATCH ? index / (c.tiles_m * c.tiles_n) : 0;
     u.batch[1] = 0;
+#if CONV && BATCH /* whose matrices are the parts of k */
+    u.k = u.batch[0] * c.part_tiles;
+    u.k_tiles = min(c.part_tiles, c.k_tiles - u.k);
+#endif
     index %= c.tiles_m * c.tiles_n;
     int strip = c.group * c.tiles_n, first = index / strip * c.group, inside = index % strip;
     int height = min(c.tiles_m - first, c.group);
@@ -110,6 +126,12 @@ DEVICE void bring(const tensor_map &map, uint32_t to, uint32_t full, int mn, int
     }
 }
 
+#if CONV
+
+#include "split_conv.cuh"
+
+#else
+
 DEVICE void produce(const wgmma_call &c, const split_product &s, const tensor_map &a,
                     const tensor_map &b, const layout &at, const ring<STAGES> &pipe)
 {
@@ -131,13 +153,15 @@ DEVICE void produce(const wgmma_call &c, const split_product &s, const tensor_ma
     }
 }
 
+#endif
+
 /* Plane i of a times plane j of b, 64 of k. */
 DEVICE void multiply(float (&sum)[SUMS], uint64_t a, uint64_t b, int i, int j, bool add)
 {
     a += (uint64_t)(i * (A_BYTES >> 4));
     b += (uint64_t)(j * (B_BYTES >> 4));
 #pragma unroll
-    for (int step = 0; step < WGMMA_K_STEPS; step++)
+    for (int step = 0; step < K_STEPS; step++)
         wgmma<TILE_N>::run<A_ALONG, B_ALONG>(sum, a + wgmma_step(A_ALONG, step),
                                              b + wgmma_step(B_ALONG, step), add || step > 0);
 }
@@ -198,82 +222,12 @@ DEVICE void main_loop(float (&sum)[SUMS], int k_tiles, uint64_t a, uint64_t b,
     wgmma_hold(rest);
 #pragma unroll
     for (int i = 0; i < SUMS; i++)
-        sum[i] += rest[i] * (PLANES == 2 ? 0x1p-11f : 1.0f);
+        if (!CONV || is_finite(sum[i]))
+            sum[i] += rest[i] * (PLANES == 2 ? 0x1p-11f : 1.0f);
 #else
     wgmma_hold(sum);
 #endif
     pipe.release<1>(before);
-}
-
-DEVICE float power_of_two(int exponent)
-{
-    return __uint_as_float((unsigned)(exponent + 127) << 23);
-}
-
-/* Takes the scales out of the sums; in two steps, as one alone may not be a float. */
-DEVICE void unscale(const wgmma_call &c, const split_product &s, const unit &u, const crew &w,
-                    float (&sum)[SUMS])
-{
-    const int *a = s.a_exponents + (long long)u.batch[0] * c.a_batch[0] * c.m;
-    const int *b = s.b_exponents + (long long)u.batch[0] * c.b_batch[0] * c.n;
-    int row = u.row + w.group * ROWS + 16 * w.warp + lane() / 4, by[2];
-    by[0] = row < c.m ? -__ldg(a + row) : 0;
-    by[1] = row + 8 < c.m ? -__ldg(a + row + 8) : 0;
-#pragma unroll
-    for (int j = 0; j < SUMS; j += 4)
-#pragma unroll
-        for (int i = 0; i < 2; i++) {
-            int column = u.column + 2 * j + lane() % 4 * 2 + i;
-            int down = column < c.n ? __ldg(b + column) : 0;
-#pragma unroll
-            for (int l = 0; l < 2; l++) {
-                int exponent = by[l] - down, half = exponent >> 1;
-                float &v = sum[j + 2 * l + i];
-                v = v * power_of_two(half) * power_of_two(exponent - half);
-            }
-        }
-}
-
-#if PLANES == 2
-/* Asks for the product to be done again where a sum is so small that the bits which `small`
- * elements have lost, 2^-36 times up to 2^15 each, may be more than 2^-23 of it. */
-DEVICE void doubt(unsigned *words, unsigned small, const float (&sum)[SUMS])
-{
-    float least = 4.0f * (float)small;
-    bool any = false;
-#pragma unroll
-    for (int i = 0; i < SUMS; i++)
-        any = any || (sum[i] != 0.0f && fabsf(sum[i]) < least);
-    if (any && ((volatile unsigned *)words)[SPLIT_AGAIN] == 0)
-        atomicOr(words + SPLIT_AGAIN, 1u);
-}
-#endif
-
-/* Sums elements that are NaN again, one product at a time. */
-DEVICE void repair(const wgmma_call &c, const split_product &s, const unit &u, const crew &w,
-                   float (&sum)[SUMS])
-{
-    bool any = false;
-#pragma unroll
-    for (int i = 0; i < SUMS; i++)
-        any = any || sum[i] != sum[i];
-    if (!any)
-        return;
-#pragma unroll
-    for (int i = 0; i < SUMS; i++) {
-        long long row = u.row + w.group * ROWS + 16 * w.warp + lane() / 4 + i / 2 % 2 * 8;
-        long long column = u.column + i / 4 * 8 + lane() % 4 * 2 + i % 2;
-        if (sum[i] == sum[i] || row >= c.m || column >= c.n)
-            continue;
-        const float *a = s.a + u.batch[0] * s.a_batch + row * s.a_row + u.k * TILE_K * s.a_k;
-        const float *b = s.b + u.batch[0] * s.b_batch + column * s.b_column + u.k * TILE_K * s.b_k;
-        long long end = min(s.k - u.k * TILE_K, (long long)u.k_tiles * TILE_K);
-        float total = 0;
-#pragma unroll 1
-        for (long long k = 0; k < end; k++)
-            total += __ldg(a + k * s.a_k) * __ldg(b + k * s.b_k);
-        sum[i] = total;
-    }
 }
 
 DEVICE void consume(const wgmma_call &c, const split_product &s, const tensor_map &y,
@@ -296,11 +250,16 @@ DEVICE void consume(const wgmma_call &c, const split_product &s, const tensor_ma
         main_loop(sum[0], u.k_tiles, a, b, pipe, place);
 #if PLANES == 2
         if (small)
-            doubt(s.words, small, sum[0]);
+            doubt(s.words, small, u.k_tiles * TILE_K, sum[0]);
 #endif
+#if CONV
+        if (PLANES == 2)
+            unscale(s, sum[0]);
+#else
         if (s.a_exponents)
             unscale(c, s, u, w, sum[0]);
         repair(c, s, u, w, sum[0]);
+#endif
         if (HAS_BIAS) {
 #pragma unroll
             for (int i = w.thread; i < TILE_N; i += 128)
@@ -329,7 +288,7 @@ DEVICE bool is_wanted(const split_product &s, unsigned *word)
         const volatile unsigned *words = s.words;
         *word = words[SPLIT_WIDE] | (WHEN_WIDE ? words[SPLIT_AGAIN] : 0);
         __threadfence();
-        if (WHEN_WIDE && atomicAdd(s.words + SPLIT_LOOKS, 1u) == gridDim.x - 1)
+        if (!CONV && WHEN_WIDE && atomicAdd(s.words + SPLIT_LOOKS, 1u) == gridDim.x - 1)
             for (int i = 0; i < SPLIT_WORDS; i++)
                 s.words[i] = 0;
     }
@@ -337,14 +296,10 @@ DEVICE bool is_wanted(const split_product &s, unsigned *word)
     return (*word != 0) == WHEN_WIDE;
 }
 
-#endif
 
-extern "C" __global__ void __launch_bounds__(THREADS, 1)
-    matmul_split_sm90(const __grid_constant__ tensor_map a, const __grid_constant__ tensor_map b,
-                      const __grid_constant__ tensor_map y, const __grid_constant__ tensor_map pre,
-                      const __grid_constant__ wgmma_call c, const __grid_constant__ split_product s)
+DEVICE void work(const tensor_map &a, const tensor_map &b, const tensor_map &y,
+                 const tensor_map &pre, const wgmma_call &c, const split_product &s)
 {
-#if CUP_HAS_WGMMA
     layout at = lay_out();
     if (at.stages % 1024)
         __trap();
@@ -359,13 +314,47 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     if (!is_wanted(s, last_of(at) + CONSUMERS))
         return;
     if (threadIdx.x < 128) {
-        registers_give<24>();
-        if (threadIdx.x < 32 && elected())
+        registers_give<CONV ? 40 : 24>();
+        if (threadIdx.x < 32 && elected()) {
+#if CONV == WGMMA_CONV_ROWS
+            produce_rows((const wgmma_conv &)c, s, a, b, at, pipe);
+#elif CONV
+            produce_depth((const wgmma_conv &)c, s, a, b, at, pipe);
+#else
             produce(c, s, a, b, at, pipe);
+#endif
+        }
         __syncwarp();
     } else {
-        registers_take<240>();
+        registers_take<CONV ? 232 : 240>();
         consume(c, s, y, pre, at, pipe);
     }
+}
+
+#endif
+
+#if CONV
+
+extern "C" __global__ void __launch_bounds__(THREADS, 1)
+    conv_split_sm90(const __grid_constant__ tensor_map a, const __grid_constant__ tensor_map b,
+                    const __grid_constant__ tensor_map y, const __grid_constant__ wgmma_conv v,
+                    const __grid_constant__ split_product s)
+{
+#if CUP_HAS_WGMMA
+    work(a, b, y, y, v.all, s);
 #endif
 }
+
+#else
+
+extern "C" __global__ void __launch_bounds__(THREADS, 1)
+    matmul_split_sm90(const __grid_constant__ tensor_map a, const __grid_constant__ tensor_map b,
+                      const __grid_constant__ tensor_map y, const __grid_constant__ tensor_map pre,
+                      const __grid_constant__ wgmma_call c, const __grid_constant__ split_product s)
+{
+#if CUP_HAS_WGMMA
+    work(a, b, y, pre, c, s);
+#endif
+}
+
+#endif

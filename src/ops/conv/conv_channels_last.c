@@ -21,6 +21,11 @@ static bool lies_well(const cup_tensor *t, int channel)
     return good;
 }
 
+bool cup__conv_lies_last(const cup_tensor *t)
+{
+    return lies_well(t, 1);
+}
+
 /* Whether dimensions lie behind each other as if they were one. */
 static bool lies_evenly(const cup_tensor *t, const int *d, int count)
 {

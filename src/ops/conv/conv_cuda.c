@@ -165,8 +165,10 @@ cup_status cup__conv_add_parts(cup__call *call, const cup__conv *v, const conv_p
     int64_t all = (int64_t)v->call.results * p->depth;
     int slices = all < MANY && p->parts >= SLICES ? SLICES : 1;
     conv_parts all_parts = *p;
-    cup__knob knobs[] = {{"CUP_T", v->dtype}, {"SLICES", slices}, {"BASE", true}};
-    int count = take_base(&all_parts, v) ? 3 : 2;
+    bool scaled = v->call.x_scale != NULL, based = take_base(&all_parts, v);
+    cup__knob knobs[] = {
+        {"CUP_T", v->dtype}, {"SLICES", slices}, {"BASE", based}, {"SCALED", scaled}};
+    int count = scaled ? 4 : based ? 3 : 2;
     cup__kernel *kernel = cup__kernel_get(gpu, "conv_sums.cu", "conv_sums", knobs, count);
     cup__grid grid = {.x = divide_up(all, CONV_THREADS / slices), .threads = CONV_THREADS,
                       .dependent = true};

@@ -75,7 +75,10 @@ cup_status cup__conv_weight_taps(cup__call *call);
 /* The same of f32 whose products may be rounded, by the kernel of such products. */
 const char *cup__conv_f32_product_refuses(const cup__call *call);
 cup_status cup__conv_f32_product(cup__call *call);
-/* f32 whose products may be rounded, in f16. */
+/* f32 whose products may be rounded, on the way to tensor cores, or in f16 before. */
+const char *cup__conv_tf32_refuses(const cup__call *call);
+const char *cup__conv_tf32_best_refuses(const cup__call *call);
+cup_status cup__conv_tf32(cup__call *call);
 const char *cup__conv_rounded_refuses(const cup__call *call);
 cup_status cup__conv_rounded(cup__call *call);
 cup_status cup__conv_weight_rounded(cup__call *call);
@@ -96,6 +99,8 @@ cup_tensor *cup__conv_wgmma_sums(cup__call *call, const cup__conv *v, conv_parts
 #define CUP__CONV_PIECE_BYTES 16
 #define CUP__CONV_PIECE 8 /* elements of 16 bits */
 cup_status cup__conv_run_last(cup__call *call, bool all, cup_status (*run)(cup__call *call));
+/* Whether a tensor of images lies so. */
+bool cup__conv_lies_last(const cup_tensor *t);
 /* The same for the first input alone, whatever the others and the result lie as. */
 cup_status cup__conv_run_image_last(cup__call *call, cup_status (*run)(cup__call *call));
 
@@ -108,7 +113,8 @@ conv_tiles cup__conv_tiles_of(const conv_call *c, int64_t tile_places, int64_t t
 cup_tensor *cup__conv_parts_make(cup__call *call, const cup__conv *v, int64_t blocks, int64_t step,
                                  conv_parts *out);
 cup_status cup__conv_join(cup__call *call, const cup__conv *v, const conv_parts *p, int along);
-/* Adds parts of one group in f32 by result, tap and channel, and puts the sums where they go. */
+/* Adds parts of one group in f32 by result, tap and channel, and puts the sums, times the scales
+ * that there are, where they go. */
 cup_status cup__conv_add_parts(cup__call *call, const cup__conv *v, const conv_parts *p);
 
 /* The elements from a place to the next, of so many images with `high` rows of `wide` places, or of

@@ -63,7 +63,8 @@ static bool fill_plan(const cup__conv_work *w, int multiprocessors, halo_plan *p
     p->stage_bytes = divide_up(lines[0] * lines[1] * CUP__WGMMA_LINE, 1024) * 1024;
     int64_t panels = divide_up(p->columns, CUP__CONV_CHUNK) * CUP__CONV_CHUNK;
     p->weight_bytes =
-        taps * p->chunks * (w->call->back ? panels : p->columns) * CUP__WGMMA_LINE;
+        taps * p->chunks * (cup__conv_weight_along_k(w->call) ? p->columns : panels) *
+        CUP__WGMMA_LINE;
     if (p->group[0] * p->group[1] * p->columns > SUMS_MOST || !fill_shared(p))
         return false;
     double blocks = p->blocks[0] * p->blocks[1], chunks = p->chunks;
@@ -77,10 +78,11 @@ static bool fill_plan(const cup__conv_work *w, int multiprocessors, halo_plan *p
 /* The blocks of the tiles that take least; false where none have room. */
 static bool choose(const cup__conv_work *w, int multiprocessors, halo_plan *best)
 {
+    int64_t bytes = w->call->channels * cup_dtype_size(w->p.dtype);
     halo_plan p = {.columns = (int)divide_up(w->call->results, COLUMNS) * COLUMNS,
-                   .chunks = (int)divide_up(w->call->channels, CUP__CONV_CHUNK), .steps = 4};
+                   .chunks = (int)divide_up(bytes, CUP__WGMMA_LINE), .steps = 4};
     if (p.chunks == 1)
-        p.steps = (int)divide_up(w->call->channels, 16);
+        p.steps = (int)divide_up(bytes, 32);
     best->cycles = 0;
     for (p.group[0] = 1; p.group[0] <= GROUP_BLOCKS; p.group[0]++)
         for (p.group[1] = 1; p.group[0] * p.group[1] <= GROUP_BLOCKS; p.group[1]++)
@@ -107,8 +109,8 @@ static const char *plan_refuses(const cup__call *call, const cup__conv *v, halo_
 {
     const conv_call *c = &v->call;
     int64_t taps = (int64_t)c->side[0].taps * c->side[1].taps;
-    if (cup_dtype_size(v->dtype) != 2 || v->residual)
-        return "it is for 16 bits, with nothing added";
+    if ((cup_dtype_size(v->dtype) != 2 && v->dtype != CUP_F32) || v->residual)
+        return "it is for 16 bits and f32, with nothing added";
     if (c->groups != 1 || c->side[0].stride != 1 || c->side[1].stride != 1 || taps < 2 ||
         taps > TAPS_MOST)
         return "it is for one group, without strides, and 2 to 25 taps";
@@ -168,7 +170,7 @@ static cup_status encode_all(halo_work *h, cup_dtype y_dtype)
     const conv_call *c = w->call;
     const int in[] = {w->line[0].size, w->line[1].size};
     const int out[] = {w->line[0].count, w->line[1].count};
-    int64_t box[] = {0, 0, CUP__CONV_CHUNK};
+    int64_t box[] = {0, 0, cup__wgmma_tile_k(&w->p)};
     int64_t size = cup_dtype_size(y_dtype), line = cup__wgmma_stored_line(h->plan.columns * size);
     for (int d = 0; d < 2; d++)
         box[d] = BLOCK * h->plan.blocks[d] + cup__conv_reach(w, d);
@@ -205,6 +207,7 @@ static cup_status launch(halo_work *h, const cup__conv *v)
     cup__cuda *gpu = cup__cuda_of(w->c->device);
     int64_t multiprocessors = cup__cuda_facts(gpu)->multiprocessors;
     int64_t units = h->argument.all.units;
+    bool along_k = cup__conv_weight_along_k(w->call);
     cup__knob knobs[] = {
         {"CUP_T", v->dtype},
         {"Y_T", v->y_dtype},
@@ -223,7 +226,7 @@ static cup_status launch(halo_work *h, const cup__conv *v)
         {"SIDE_BY_SIDE", p->blocks[1] > p->group[1]},
         {"STAGES", p->stages},
         {"STAGING_BUFFERS", p->staging},
-        {"B_ALONG", w->call->back ? PRODUCT_ALONG_MN : PRODUCT_ALONG_K},
+        {"B_ALONG", along_k ? PRODUCT_ALONG_K : PRODUCT_ALONG_MN},
         {"SCALES", PRODUCT_SCALE_ONE}, /* of f32 that was rounded alone */
     };
     int left = w->call->x_scale ? 0 : 1;

@@ -10,6 +10,9 @@
 #ifndef BASE /* whether they are added to a tensor, which may be the result itself */
 #define BASE 0
 #endif
+#ifndef SCALED /* whether x and dy were divided by something */
+#define SCALED 0
+#endif
 
 #define ELEMENTS (CONV_THREADS / SLICES) /* of a block */
 
@@ -20,6 +23,8 @@ DEVICE void put_sum(const conv_call &c, const conv_parts &p, long long at, float
     int row = tap / c.side[1].taps, column = tap - row * c.side[1].taps;
     if (channel >= c.channels)
         return;
+    if (SCALED)
+        sum *= *c.x_scale * *c.w_scale;
     if (BASE)
         sum += conv_base(p, result, channel, row, column);
     ((T *)c.y)[result * c.y_step[0] + channel * c.y_step[1] + row * c.y_step[2] +

@@ -134,7 +134,7 @@ static cup_status launch(cup__conv_work *w)
     cup__cuda *gpu = cup__cuda_of(w->c->device);
     const cup__wgmma_plan *plan = &w->plan;
     int multiprocessors = cup__cuda_facts(gpu)->multiprocessors;
-    bool along_k = !w->depth && !w->call->back;
+    bool along_k = !w->depth && cup__conv_weight_along_k(w->call);
     bool beside = w->beside && !w->argument.all.arrived, promote = cup__wgmma_promotes(&w->p);
     cup__knob knobs[] = {
         {"CONV", w->depth ? WGMMA_CONV_DEPTH : WGMMA_CONV_ROWS},

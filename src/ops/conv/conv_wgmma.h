@@ -53,6 +53,12 @@ static inline int64_t cup__conv_reach(const cup__conv_work *w, int side)
 {
     return (w->line[side].taps - 1) * w->walk[side].apart;
 }
+/* Whether the channels that are summed are neighbours in the weight, as f32 must lie: those of the
+ * image's gradient are not unless it was turned. */
+static inline bool cup__conv_weight_along_k(const conv_call *c)
+{
+    return !c->back || c->w_step[1] == 1;
+}
 /* Which matrix of the weight the first tap has, and how far those of the next row and column are
  * apart. */
 void cup__conv_weight_walk(const cup__conv_work *w, int *first, int step[2]);

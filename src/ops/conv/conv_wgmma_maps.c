@@ -27,7 +27,8 @@ cup_status cup__conv_encode_image(const cup__conv_work *w, CUtensorMap *map, int
     const int end[] = {(int)w->walk[1].end, (int)w->walk[0].end};
     const uint32_t steps[] = {1, (uint32_t)l[1].step, (uint32_t)l[0].step, 1};
     CUresult result = cup__driver.cuTensorMapEncodeIm2col(
-        map, cup__tensor_map_type(dtype), 4, (void *)(uintptr_t)c->x, sizes, strides, from,
+        map, dtype == CUP_F32 ? CU_TENSOR_MAP_DATA_TYPE_TFLOAT32 : cup__tensor_map_type(dtype), 4,
+        (void *)(uintptr_t)c->x, sizes, strides, from,
         end, (uint32_t)(bytes / cup_dtype_size(dtype)), (uint32_t)places, steps,
         CU_TENSOR_MAP_INTERLEAVE_NONE,
         bytes == CUP__WGMMA_LINE ? CU_TENSOR_MAP_SWIZZLE_128B : CU_TENSOR_MAP_SWIZZLE_64B,
@@ -45,6 +46,7 @@ cup_status cup__conv_encode_boxes(const cup__conv_work *w, CUtensorMap *map, cup
 {
     const int images = w->call->images;
     const cup__boxes boxes = {.data = data, .dtype = dtype, .ndim = 4,
+                              .as_tf32 = dtype == CUP_F32 && data != w->call->y,
                               .size = {channels, side[1], side[0], images},
                               .stride = {0, bytes_apart(side[1], step[3], dtype),
                                          bytes_apart(side[0], step[2], dtype),
@@ -58,14 +60,16 @@ cup_status cup__conv_encode_weight(cup__conv_work *w)
 {
     const conv_call *c = w->call;
     int64_t taps = (int64_t)c->side[0].taps * c->side[1].taps;
-    int64_t lines = c->back ? c->channels : c->results;
-    int box_lines = (c->back ? CUP__CONV_CHUNK : w->plan.tile_n) / w->plan.cluster_m;
+    bool along_k = cup__conv_weight_along_k(c);
+    int64_t lines = along_k ? c->results : c->channels;
+    int box_lines = (along_k ? w->plan.tile_n : CUP__CONV_CHUNK) / w->plan.cluster_m;
     const cup__boxes boxes = {
         .data = c->w,
         .dtype = w->p.dtype,
+        .as_tf32 = w->p.dtype == CUP_F32,
         .ndim = 3,
-        .size = {c->back ? c->results : c->channels, lines, taps},
-        .stride = {0, bytes_apart(lines, c->w_step[c->back], w->p.dtype),
+        .size = {along_k ? c->channels : c->results, lines, taps},
+        .stride = {0, bytes_apart(lines, c->w_step[!along_k], w->p.dtype),
                    bytes_apart(taps, c->w_step[c->side[1].taps > 1 ? 3 : 2], w->p.dtype)},
         .box = {(int)cup__wgmma_tile_k(&w->p), box_lines}};
     return cup__tensor_map_make(cup__cuda_of(w->c->device), &boxes, &w->b);

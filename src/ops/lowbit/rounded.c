@@ -10,15 +10,6 @@
 #define ALIGNED 16     /* bytes of a vector */
 #define BLOCKS_EACH 6  /* of a multiprocessor */
 
-cup_tensor *cup__rounded_formula(cup_context *c, const char *names, const char *text,
-                                 cup_tensor **in, double number, cup_tensor *to)
-{
-    cup_expr *e = cup_expr_new(c, names, "n", text);
-    cup_tensor *y = e ? cup_expr_call(e, in, &number, to ? &to : NULL) : NULL;
-    cup_expr_free(e);
-    return y;
-}
-
 /* How x lies: as rows that are evenly apart. */
 typedef struct lying {
     int64_t rows, columns, row_step;

@@ -4,16 +4,10 @@
 #define CUP_OPS_LOWBIT_ROUNDED_H
 
 #include "cuda/cuda.h"
-#include "cupola/expr.h"
 #include "ops/lowbit/round_off_call.cuh"
 
 /* The largest finite elements become this where sums are all that must fit; f16 ends at 65504. */
 #define CUP__ROUNDED_MOST 32768
-
-/* The result of a formula of tensors and at most one number, in memory that is there unless `to` is
- * NULL. NULL with the context's error. */
-cup_tensor *cup__rounded_formula(cup_context *c, const char *names, const char *text,
-                                 cup_tensor **in, double number, cup_tensor *to);
 
 /* A tensor on a GPU that is to be rounded, so that its largest finite element becomes `most`. */
 typedef struct cup__rounding {

@@ -1,18 +1,22 @@
 /* Convolutions of f32 whose products may be rounded: x and the weight are scaled so that the
  * largest finite element of each is 2^15, and sums are multiplied with both scales at the end, in
- * f32. */
-#include <math.h>
+ * f32. Or, forward and by the image, they become tf32 on their way to the tensor cores. */
 #include <string.h>
 
 #include "cupola/ops.h"
 #include "ops/conv/conv_cuda.h"
 #include "ops/lowbit/rounded.h"
-#include "ops/shape/copy.h"
 #include "tensor/context.h"
 
 #define MOST_INPUTS 5
 /* Products of a call from which on it pays to look for the largest elements. */
 #define WORTHWHILE ((int64_t)3 << 25)
+/* What rounding x takes in microseconds: bytes of memory for an element, the rate at which those
+ * come, and two launches; and how much longer a product takes in tf32. */
+#define ROUNDING_BYTES 8
+#define READ_RATE 4.2e6
+#define ROUNDING_STARTS 5
+#define SLOWER 3e-9
 
 /* The call with inputs in f16, and what these are to be multiplied with. */
 typedef struct rounded {
@@ -26,7 +30,8 @@ static int64_t products_of(const conv_call *c)
            c->groups * c->side[0].taps * c->side[1].taps;
 }
 
-const char *cup__conv_rounded_refuses(const cup__call *call)
+/* Why neither this nor the same without rounding first can be. */
+static const char *refuses(const cup__call *call)
 {
     cup_tensor half[2], *in[MOST_INPUTS] = {&half[0], &half[1]};
     cup__call shadow = *call;
@@ -43,11 +48,48 @@ const char *cup__conv_rounded_refuses(const cup__call *call)
         half[i].dtype = CUP_F16;
     }
     shadow.in = in;
-    const char *why = cup__conv_wgmma_refuses(&shadow);
+    return cup__conv_wgmma_refuses(&shadow);
+}
+
+const char *cup__conv_rounded_refuses(const cup__call *call)
+{
+    const char *why = refuses(call);
     if (why)
         return why;
-    cup__conv v = cup__conv_of(&shadow);
+    cup__conv v = cup__conv_of(call);
     return products_of(&v.call) < WORTHWHILE ? "rounding would take longer than it gains" : NULL;
+}
+
+const char *cup__conv_tf32_refuses(const cup__call *call)
+{
+    return refuses(call);
+}
+
+const char *cup__conv_tf32_best_refuses(const cup__call *call)
+{
+    const char *why = refuses(call);
+    if (why)
+        return why;
+    cup__conv v = cup__conv_of(call);
+    double looked_at = (double)call->in[0]->count * ROUNDING_BYTES / READ_RATE + ROUNDING_STARTS;
+    return (double)products_of(&v.call) * SLOWER > looked_at
+               ? "tensor cores take twice as many numbers of f16 at a time, which pays here"
+               : NULL;
+}
+
+/* By image and weight the channels that are summed are neighbours in memory, as f32 has to lie. */
+static cup_tensor *turned(cup__call *call, cup__conv *v)
+{
+    cup_context *c = call->c;
+    cup_tensor *permuted = cup_permute(c, call->in[1], (int64_t[]){1, 2, 3, 0}, 4);
+    cup_tensor *w = permuted ? cup_copy(c, permuted) : NULL;
+    if (!w)
+        return NULL;
+    v->call.w = w->data;
+    for (int i = 0; i < 4; i++)
+        v->call.w_step[i] = w->stride[i == 0 ? 0 : i == 1 ? 3 : i - 1];
+    v->call.w_group = v->call.channels;
+    return w;
 }
 
 /* x and the weight, or dy and x, in f16, as they lie. */
@@ -86,42 +128,48 @@ static cup__conv conv_of(const rounded *r)
     return v;
 }
 
-static cup_status run_rows(cup__call *call)
+static cup_status run_as(cup__call *call, const cup__conv *v)
 {
-    cup__conv v = conv_of((const rounded *)call);
-    return cup__conv_halo_pays(call, &v) ? cup__conv_halo_rows(call, &v)
-                                         : cup__conv_wgmma_rows(call, &v);
+    return cup__conv_halo_pays(call, v) ? cup__conv_halo_rows(call, v)
+                                        : cup__conv_wgmma_rows(call, v);
 }
 
-/* Parts of the sums of a group's weights become their gradient, of which this is the first. */
-static cup_status finish_weight(const rounded *r, cup_tensor *sums, const cup__conv *v,
-                                const conv_parts *parts, int64_t first)
+static cup_status run_rows(cup__call *call)
 {
-    cup_context *c = r->call.c;
-    cup_tensor *out = r->call.out[0];
-    const conv_call *k = &v->call;
-    int64_t wide = k->side[1].taps, taps = k->side[0].taps * wide, each = parts->depth / taps;
-    cup__shape shape = {CUP_F32, 4, {k->results, k->channels, k->side[0].taps, wide}};
-    const int64_t step[CUP_MAX_DIMS] = {parts->depth, 1, wide * each, each};
-    cup_tensor *sum = cup_sum(c, sums, (int64_t[]){0}, 1, false);
-    cup_tensor *turned = sum ? cup__tensor_view(sum, &shape, step, 0) : NULL;
-    cup_tensor *to = cup__tensor_view(out, &shape, out->stride, first * out->stride[0]);
-    cup_tensor *in[] = {turned, r->scale[0], r->scale[1]};
-    cup__rounded_formula(c, "sum x dy", "sum * (x * dy)", in, 0, to);
-    return c->error.status;
+    const cup__conv v = conv_of((const rounded *)call);
+    return run_as(call, &v);
+}
+
+static cup_status run_tf32(cup__call *call)
+{
+    cup__conv v = cup__conv_of(call);
+    if (v.call.back && !turned(call, &v))
+        return call->c->error.status;
+    return run_as(call, &v);
+}
+
+cup_status cup__conv_tf32(cup__call *call)
+{
+    if (call->out[0]->count == 0)
+        return CUP_OK;
+    /* The weight is turned from however it lies. */
+    bool back = call->op->kind == CUP__CONV_INPUT;
+    cup_scope_open(call->c);
+    cup__conv_run_last(call, !back || !cup__conv_lies_last(call->out[0]), run_tf32);
+    cup_scope_return(call->c, NULL);
+    return call->c->error.status;
 }
 
 static cup_status run_weight(cup__call *call)
 {
-    const rounded *r = (const rounded *)call;
-    cup__conv v = conv_of(r);
+    const cup__conv v = conv_of((const rounded *)call);
     for (int group = 0; group < v.call.groups; group++) {
         conv_parts parts = {0};
-        const cup__conv one = cup__conv_group(&v, group);
-        cup_tensor *sums = cup__conv_wgmma_sums(call, &one, &parts);
-        if (!sums)
+        cup__conv one = cup__conv_group(&v, group);
+        if (!cup__conv_wgmma_sums(call, &one, &parts))
             return call->c->error.status;
-        CUP_TRY(finish_weight(r, sums, &one, &parts, (int64_t)group * v.call.results));
+        one.dtype = CUP_F32; /* of the result */
+        CUP_TRY(cup__conv_add_parts(call, &one, &parts));
     }
     return CUP_OK;
 }
@@ -147,12 +195,7 @@ cup_status cup__conv_rounded(cup__call *call)
     return run(call, run_rows);
 }
 
-static cup_status weight_alone(cup__call *call)
-{
-    return run(call, run_weight);
-}
-
 cup_status cup__conv_weight_rounded(cup__call *call)
 {
-    return cup__conv_weight_apart(call, weight_alone);
+    return run(call, run_weight);
 }

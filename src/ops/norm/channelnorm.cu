@@ -11,6 +11,7 @@
 /* Knobs: LANES (threads side by side along the columns), RELU, RESIDUAL. */
 #define ROWS (THREADS / LANES)
 #define UNROLL 4
+#define PAIRED (VEC == 4 && LANES > 1) /* whether two threads have 8 neighbours of a row */
 
 typedef dtype_of<PARAM>::type P;
 typedef packed<T, VEC> unit;
@@ -30,8 +31,9 @@ DEVICE void let_through(real (&dy)[VEC], unsigned bits)
         dy[k] = !RELU || (bits >> k & 1) ? dy[k] : (real)0;
 }
 
-/* The result of a vector to its place; where one is a byte of bits, these too. */
-DEVICE void put(T *out, unsigned char *mask, int64_t at, real (&v)[VEC])
+/* The result of a vector to its place; where one is a byte of bits, or with `Paired` two of threads
+ * beside each other, which then both come here, these too. */
+template <bool Paired> DEVICE void put(T *out, unsigned char *mask, int64_t at, real (&v)[VEC])
 {
 #if RELU && !BACK
 #pragma unroll
@@ -44,7 +46,9 @@ DEVICE void put(T *out, unsigned char *mask, int64_t at, real (&v)[VEC])
 #pragma unroll
     for (int k = 0; k < VEC; k++)
         bits |= to_real(rounded.at[k]) > 0 ? 1u << k : 0;
-    if (VEC == 8 && mask)
+    if (Paired && mask)
+        bits |= __shfl_down_sync(3u << (threadIdx.x % 32 & ~1u), bits, 1) << 4;
+    if (mask && (VEC == 8 || (Paired && threadIdx.x % 2 == 0)))
         mask[at / 8] = (unsigned char)bits;
 #endif
     store(out + at, rounded);
@@ -117,10 +121,10 @@ channel_sums_planes(const __grid_constant__ channels_call c, const T *x, const T
         for (int p = 0; p < PIECES; p++)
             if (from + piece_at(p) < part.count) {
                 a[p].read(x + from + piece_at(p));
-                if (BACK)
+                if (BACK) {
                     b[p].read(dy + from + piece_at(p));
-                if (BACK)
                     bits[p] = bits_at(mask, part.first + from + piece_at(p));
+                }
             }
 #pragma unroll
         for (int p = 0; p < PIECES; p++)
@@ -128,10 +132,10 @@ channel_sums_planes(const __grid_constant__ channels_call c, const T *x, const T
                 real vx[VEC], vdy[VEC] = {};
                 mine += VEC;
                 a[p].unpack(vx);
-                if (BACK)
+                if (BACK) {
                     b[p].unpack(vdy);
-                if (BACK)
                     let_through(vdy, bits[p]);
+                }
 #pragma unroll
                 for (int k = 0; k < VEC; k++)
                     s.add(vx[k], vdy[k]);
@@ -188,10 +192,10 @@ channel_sums_columns(const __grid_constant__ channels_call c, const T *x, const 
                 if (row + u * ROWS < tile.end) {
                     int64_t at = (row + u * ROWS) * c.channels + tile.column;
                     a[u].read(x + at);
-                    if (BACK)
+                    if (BACK) {
                         b[u].read(dy + at);
-                    if (BACK)
                         bits[u] = bits_at(mask, at);
+                    }
                 }
 #pragma unroll
             for (int u = 0; u < UNROLL; u++)
@@ -199,10 +203,10 @@ channel_sums_columns(const __grid_constant__ channels_call c, const T *x, const 
                     real vx[VEC], vdy[VEC] = {};
                     mine++;
                     a[u].unpack(vx);
-                    if (BACK)
+                    if (BACK) {
                         b[u].unpack(vdy);
-                    if (BACK)
                         let_through(vdy, bits[u]);
+                    }
 #pragma unroll
                     for (int k = 0; k < VEC; k++)
                         s[k].add(vx[k], vdy[k]);
@@ -327,7 +331,7 @@ channel_apply_planes(const __grid_constant__ channels_call c, const T *x, const 
 #pragma unroll
                 for (int k = 0; k < VEC; k++)
                     v[k] = f.apply(v[k], w[k]);
-                put(out, mask, part.first + from + piece_at(p), v);
+                put<false>(out, mask, part.first + from + piece_at(p), v);
                 if (BACK && RESIDUAL)
                     store(dresidual + part.first + from + piece_at(p), from_reals<T, VEC>(w));
             }
@@ -373,7 +377,7 @@ channel_apply_columns(const __grid_constant__ channels_call c, const T *x, const
 #pragma unroll
                 for (int k = 0; k < VEC; k++)
                     v[k] = f[k].apply(v[k], w[k]);
-                put(out, mask, at, v);
+                put<PAIRED>(out, VEC == 8 || c.channels % 8 == 0 ? mask : NULL, at, v);
                 if (BACK && RESIDUAL)
                     store(dresidual + at, from_reals<T, VEC>(w));
             }

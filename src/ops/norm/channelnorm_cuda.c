@@ -202,7 +202,9 @@ static cup_status launch_apply(work *w, void *mean, void *rstd, void *other)
 /* Bits that the kernel before has not written, as its vectors are no bytes of them. */
 static cup_status launch_mask(work *w)
 {
-    if (!w->mask || !w->mask->count || w->knobs[VEC_KNOB].value == 8)
+    int64_t vec = w->knobs[VEC_KNOB].value;
+    bool paired = w->columns && vec == 4 && w->at.channels % 8 == 0;
+    if (!w->mask || !w->mask->count || vec == 8 || paired)
         return CUP_OK;
     cup__kernel *kernel = kernel_of(w, "channel_mask");
     if (!kernel)

@@ -186,6 +186,14 @@ static bool pads_beyond(const cup__cudnn_key *key)
     return false;
 }
 
+/* Whether it is a gradient by the weight in f32 with other padding before than behind: of 2 images
+ * of 86 x 13 with 847 channels and strides of 3 or 2 cuDNN 9.19 gave other sums in tf32. */
+static bool sums_wrongly(const cup__cudnn_key *key)
+{
+    return key->part == CUP__CONV_WEIGHT && key->dtype == CUP_F32 &&
+           (key->before[0] != key->behind[0] || key->before[1] != key->behind[1]);
+}
+
 static const char *rank_refuses(const cup__call *call, int rank)
 {
     cudnn_work w;
@@ -196,6 +204,8 @@ static const char *rank_refuses(const cup__call *call, int rank)
         return "its images lie neither as [N,H,W,C] nor as [N,C,H,W]";
     if (w.key.part == CUP__CONV_INPUT && pads_beyond(&w.key))
         return "its padding is wider than its kernel reaches";
+    if (sums_wrongly(&w.key))
+        return "with other padding before than behind cuDNN's sums for it are wrong";
     if (!cup__library_open(CUP__LIBCUDNN))
         return "cuDNN was not found, see `cupola info`";
     cudnn_state *state = state_of(call->c);

@@ -28,6 +28,7 @@ typedef struct cup__conv_work {
     cup__scaling scaling; /* of codes, to which `p` points then */
     cup__wgmma_plan plan;
     bool depth, spread;
+    bool as_f32;   /* images of f32 are brought as they are, and not as tf32 */
     bool matrices; /* k is places, and its parts are matrices of their own */
     int64_t residual_row; /* of what lies as y does, which `p` calls other */
     bool beside;   /* it may run beside the launch before it, which writes other results */

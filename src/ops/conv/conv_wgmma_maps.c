@@ -18,6 +18,7 @@ cup_status cup__conv_encode_image(const cup__conv_work *w, CUtensorMap *map, int
     const conv_call *c = w->call;
     const conv_line *l = w->line;
     const cup_dtype dtype = w->p.dtype;
+    const bool tf32 = dtype == CUP_F32 && !w->as_f32;
     const uint64_t sizes[] = {(uint64_t)c->channels, (uint64_t)l[1].size, (uint64_t)l[0].size,
                               (uint64_t)c->images};
     const uint64_t strides[] = {(uint64_t)bytes_apart(l[1].size, c->x_step[3], dtype),
@@ -27,7 +28,7 @@ cup_status cup__conv_encode_image(const cup__conv_work *w, CUtensorMap *map, int
     const int end[] = {(int)w->walk[1].end, (int)w->walk[0].end};
     const uint32_t steps[] = {1, (uint32_t)l[1].step, (uint32_t)l[0].step, 1};
     CUresult result = cup__driver.cuTensorMapEncodeIm2col(
-        map, dtype == CUP_F32 ? CU_TENSOR_MAP_DATA_TYPE_TFLOAT32 : cup__tensor_map_type(dtype), 4,
+        map, tf32 ? CU_TENSOR_MAP_DATA_TYPE_TFLOAT32 : cup__tensor_map_type(dtype), 4,
         (void *)(uintptr_t)c->x, sizes, strides, from,
         end, (uint32_t)(bytes / cup_dtype_size(dtype)), (uint32_t)places, steps,
         CU_TENSOR_MAP_INTERLEAVE_NONE,

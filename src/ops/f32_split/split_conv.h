@@ -15,6 +15,11 @@ const char *cup__split_conv_best_refuses(const cup__call *call);
 cup_status cup__split_conv(cup__call *call);
 cup_status cup__split_conv_weight(cup__call *call);
 
+/* The gradient of a weight of f32, at any precision, that is cut on its way to the tensor cores. */
+const char *cup__cut_weight_refuses(const cup__call *call);
+const char *cup__cut_weight_best_refuses(const cup__call *call);
+cup_status cup__cut_weight(cup__call *call);
+
 /* A call whose channels are neighbours in memory, while it runs. */
 typedef struct cup__split_conv_work {
     cup__call *call;

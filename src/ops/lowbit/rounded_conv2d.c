@@ -12,11 +12,13 @@
 /* Products of a call from which on it pays to look for the largest elements. */
 #define WORTHWHILE ((int64_t)3 << 25)
 /* What rounding x takes in microseconds: bytes of memory for an element, the rate at which those
- * come, and two launches; and how much longer a product takes in tf32. */
+ * come, and two launches; and how much longer a product takes in tf32, as measured on an H200. */
 #define ROUNDING_BYTES 8
 #define READ_RATE 4.2e6
 #define ROUNDING_STARTS 5
-#define SLOWER 3e-9
+#define SLOWER 1.8e-9
+#define NARROW 64 /* results, up to which tiles bring too much for each product, unless by halo: */
+#define SLOWER_NARROW 4.4e-9
 
 /* The call with inputs in f16, and what these are to be multiplied with. */
 typedef struct rounded {
@@ -72,7 +74,8 @@ const char *cup__conv_tf32_best_refuses(const cup__call *call)
         return why;
     cup__conv v = cup__conv_of(call);
     double looked_at = (double)call->in[0]->count * ROUNDING_BYTES / READ_RATE + ROUNDING_STARTS;
-    return (double)products_of(&v.call) * SLOWER > looked_at
+    bool narrow = v.call.results <= NARROW && !cup__conv_halo_pays(call, &v);
+    return (double)products_of(&v.call) * (narrow ? SLOWER_NARROW : SLOWER) > looked_at
                ? "tensor cores take twice as many numbers of f16 at a time, which pays here"
                : NULL;
 }

@@ -229,6 +229,8 @@ struct cup__op {
     /* Bytes that must move and operations that must be done; NULL: inputs and results once, one
      * operation an element of the first result. */
     void (*cost)(const cup__call *call, double *bytes, double *flops);
+    /* Operations of the specification, to which random calls are limited; NULL: those of `cost`. */
+    double (*specified)(const cup__call *call);
 };
 
 #define CUP__DTYPE(name) (1u << CUP_##name)

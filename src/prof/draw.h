@@ -66,7 +66,8 @@ bool cup__draw_sibling(cup_context *scratch, const cup__row *row, const cup__dra
 /* Whether the op takes the call; its error, if any, is in `scratch`. */
 bool cup__drawn_infer(const cup__drawn *d, cup_context *scratch, cup__call *call);
 
-/* The elements of inputs and results, and the operations. False when the op refuses the call. */
+/* The elements of inputs and results, and the operations, those of the specification where they are
+ * more. False when the op refuses the call. */
 bool cup__drawn_cost(const cup__drawn *d, cup_context *scratch, double *elements, double *work);
 
 /* Whether all inputs must lie row-major, because one is changed. */

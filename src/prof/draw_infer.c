@@ -1,4 +1,6 @@
 /* Whether an op takes a drawn call, and what the call costs, without memory for its tensors. */
+#include <math.h>
+
 #include "prof/cost.h"
 #include "prof/draw.h"
 
@@ -74,5 +76,7 @@ bool cup__drawn_cost(const cup__drawn *d, cup_context *scratch, double *elements
     call.out_count = d->row->results_count;
     if (d->row->results_count)
         cup__call_cost(&call, &bytes, work);
+    if (d->row->op->specified)
+        *work = fmax(*work, d->row->op->specified(&call));
     return true;
 }

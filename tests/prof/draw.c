@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "../test.h"
+#include "dispatch/attributes.h"
 #include "prof/draw.h"
 
 #define CALLS 20 /* of each op */
@@ -137,6 +138,31 @@ TEST(draw_of_large_calls_fills_a_card)
         }
     EXPECT(large > 10 && large < 100);
     EXPECT(most > 4e6 && most < 1e7);
+    free(d);
+    cup_context_free(c);
+}
+
+/* A transform takes n log n operations, and its specification n for each number. */
+TEST(draw_counts_what_a_specification_does)
+{
+    cup_context *c = cup_context_new(CUP_OPTIONS(cup_options, .device = "cpu"));
+    const cup__draw_limits limits = {.elements = 1 << 21, .work = 1 << 25};
+    const cup__row *row = cup__row_find("fft");
+    cup__drawn *d = malloc(sizeof *d);
+    int long_ones = 0, tries;
+    for (int i = 0; i < 2000; i++) {
+        if (!cup__draw(c, row, &limits, 1129002, i, d, &tries))
+            continue;
+        const cup__fft_attributes *a = (const void *)d->attributes;
+        const cup__shape *x = &d->in[0].shape;
+        double length = (double)x->size[a->axis < 0 ? a->axis + x->ndim : a->axis], numbers = 1;
+        for (int k = 0; k < x->ndim; k++)
+            numbers *= (double)x->size[k];
+        if (numbers * length > limits.work)
+            test_fail(__FILE__, __LINE__, "call %d: %g numbers in lines of %g", i, numbers, length);
+        long_ones += length > 1000;
+    }
+    EXPECT(long_ones > 20);
     free(d);
     cup_context_free(c);
 }

@@ -65,7 +65,9 @@ CUP_API cup_tensor *cup_kv_cache_attend(cup_kv_cache *cache, int64_t layer, cup_
                                         const cup_kv_cache_attend_options *options);
 
 /* All sequences are longer by `tokens`, or by their counts where these are not NULL, when the
- * layers have been appended to. */
+ * layers have been appended to. A count below 0 cuts a sequence, which keeps its pages. Counts that
+ * would make a length negative, or longer than there is room for, are an error on a CPU, and the
+ * cache stays as it was; on a GPU the sequences stay that have such counts. */
 CUP_API cup_status cup_kv_cache_advance(cup_kv_cache *cache, int64_t tokens, cup_tensor *counts);
 
 /* Makes a sequence, by its number, `tokens` long: of what is kept only the first are left; 0

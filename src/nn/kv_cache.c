@@ -5,6 +5,7 @@
 #include "base/options.h"
 #include "cupola/grad.h"
 #include "cupola/ops.h"
+#include "tensor/debug.h"
 #include "tensor/tensor.h"
 
 #define POSITIONS_MOST (1 << 30)
@@ -192,6 +193,71 @@ cup_tensor *cup_kv_cache_attend(cup_kv_cache *cache, int64_t layer, cup_tensor *
                     .value_scales = at[VALUE_SCALES], .counts = counts, .sinks = o.sinks));
 }
 
+static cup_status check_counts(cup_kv_cache *k, cup_tensor *counts)
+{
+    cup_context *c = k->context;
+    if (!cup__usable(counts, false, "kv_cache_advance"))
+        return c->error.status;
+    if (counts->context != c)
+        return cup__fail(&c->error, CUP_ARGUMENT,
+                         "kv_cache: counts belong to another context than the cache");
+    if (counts->dtype != CUP_I32)
+        return cup__fail(&c->error, CUP_DTYPE, "kv_cache: counts must be in i32; cast them");
+    if (counts->ndim > 1 || (counts->count != 1 && counts->count != k->sequences))
+        return cup__fail(&c->error, CUP_SHAPE,
+                         "kv_cache: counts must be one number, or one for each of the %lld "
+                         "sequences",
+                         (long long)k->sequences);
+    return CUP_OK;
+}
+
+static int64_t number(const cup_tensor *t, int64_t i)
+{
+    return (int64_t)cup__load(t, cup__offset_of(t, t->count > 1 ? i : 0));
+}
+
+/* Lengths on a GPU are known there alone. */
+static cup_status check_lengths(cup_kv_cache *k, const cup_tensor *counts)
+{
+    cup_context *c = k->context;
+    for (int64_t i = 0; i < k->sequences && !cup_device_is_cuda(c); i++) {
+        int64_t length = number(k->lengths, i), more = number(counts, i);
+        if (length + more < 0 || length + more > k->length)
+            return cup__fail(&c->error, CUP_ARGUMENT,
+                             "kv_cache: sequence %lld is %lld tokens long and cannot be longer by "
+                             "%lld, as it has room for %lld; give a count that keeps it from 0 to "
+                             "that, or cut it with cup_kv_cache_set",
+                             (long long)i, (long long)length, (long long)more,
+                             (long long)k->length);
+    }
+    return CUP_OK;
+}
+
+/* The lengths with their counts, or without where these lead out of the room. A sum that is beyond
+ * an i32 is negative, as a length is at most 2^30. */
+static cup_tensor *longer(cup_kv_cache *k, cup_tensor *counts)
+{
+    cup_context *c = k->context;
+    cup_tensor *all = cup_add(c, k->lengths, counts);
+    cup_tensor *most = cup_full(c, CUP_I32, 0, NULL, (double)k->length);
+    all = cup_where(c, cup_less(c, all, cup_full(c, CUP_I32, 0, NULL, 0)), k->lengths, all);
+    return cup_where(c, cup_less(c, most, all), k->lengths, all);
+}
+
+static cup_status advance(cup_kv_cache *k, int64_t tokens, cup_tensor *counts)
+{
+    cup_context *c = k->context;
+    bool given = counts != NULL;
+    if (given)
+        CUP_TRY(check_counts(k, counts));
+    else
+        counts = cup_full(c, CUP_I32, 1, (int64_t[]){1}, (double)tokens);
+    CUP_TRY(c->error.status);
+    CUP_TRY(check_lengths(k, counts));
+    return cup_copy_into(c, k->lengths,
+                         given ? longer(k, counts) : cup_add(c, k->lengths, counts));
+}
+
 cup_status cup_kv_cache_advance(cup_kv_cache *cache, int64_t tokens, cup_tensor *counts)
 {
     if (!cache)
@@ -205,9 +271,7 @@ cup_status cup_kv_cache_advance(cup_kv_cache *cache, int64_t tokens, cup_tensor 
                          (long long)tokens, (long long)cache->length);
     bool was = cup_grad_recording(c, false);
     cup_scope_open(c);
-    if (!counts)
-        counts = cup_full(c, CUP_I32, 1, (int64_t[]){1}, (double)tokens);
-    cup_copy_into(c, cache->lengths, cup_add(c, cache->lengths, counts));
+    advance(cache, tokens, counts);
     cup_scope_return(c, NULL);
     cup_grad_recording(c, was);
     return c->error.status;

@@ -88,3 +88,22 @@ TEST(gpu_kv_cache_is_that_of_a_cpu)
             EXPECT_NEAR(got[k], want[k], settings[i].most);
     }
 }
+
+TEST(gpu_kv_cache_advances_within_its_room)
+{
+    static const int32_t more[][SEQUENCES] = {
+        {5, 3, 10}, {-6, 1, 1}, {6, INT32_MAX, -10}, {INT32_MIN, 7, 10}};
+    static const int32_t want[][SEQUENCES] = {{5, 3, 10}, {5, 4, 10}, {5, 4, 0}, {5, 4, 10}};
+    cup_context *c = device("cuda");
+    cup_kv_cache *cache = cup_kv_cache_new(c, CUP_F32, SEQUENCES, 10, 1, 4, NULL);
+    for (int i = 0; i < 4; i++) {
+        int32_t lengths[SEQUENCES];
+        cup_tensor *count = cup_tensor_from(c, CUP_I32, 1, (int64_t[]){SEQUENCES}, more[i]);
+        EXPECT(cup_kv_cache_advance(cache, 0, count) == CUP_OK);
+        EXPECT(cup_tensor_read(cup_kv_cache_lengths(cache), lengths, sizeof lengths) == CUP_OK);
+        for (int k = 0; k < SEQUENCES; k++)
+            EXPECT_INT(lengths[k], want[i][k]);
+    }
+    cup_kv_cache_free(cache);
+    cup_context_free(c);
+}

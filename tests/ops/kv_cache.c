@@ -181,3 +181,40 @@ TEST(kv_cache_refuses)
     cup_kv_cache_free(cache);
     cup_context_free(c);
 }
+
+static void expect_lengths(cup_kv_cache *cache, int32_t first, int32_t second)
+{
+    int32_t lengths[2];
+    EXPECT(cup_tensor_read(cup_kv_cache_lengths(cache), lengths, sizeof lengths) == CUP_OK);
+    EXPECT_INT(lengths[0], first);
+    EXPECT_INT(lengths[1], second);
+}
+
+/* Where one count of several is wrong no sequence changes. */
+TEST(kv_cache_advances_within_its_room)
+{
+    static const int32_t wrong[][2] = {{1, -4}, {-6, 0}, {0, 8}, {6, 1}, {1, INT32_MAX},
+                                       {INT32_MIN, 1}};
+    cup_context *c = cup_context_new(CUP_OPTIONS(cup_options, .device = "cpu"));
+    cup_kv_cache *cache = cup_kv_cache_new(c, CUP_F32, 2, 10, 1, 4, NULL);
+    const int32_t first[] = {5, 3}, back[] = {-5, 7};
+    cup_tensor *counts = cup_tensor_from(c, CUP_I32, 1, (int64_t[]){2}, first);
+    EXPECT(cup_kv_cache_advance(cache, 5, counts) == CUP_OK);
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+        counts = cup_tensor_from(c, CUP_I32, 1, (int64_t[]){2}, wrong[i]);
+        EXPECT_INT(cup_kv_cache_advance(cache, 0, counts), CUP_ARGUMENT);
+        EXPECT_CONTAINS(cup_error_text(c), "cup_kv_cache_set");
+        cup_error_clear(c);
+        expect_lengths(cache, 5, 3);
+    }
+    expect_refused(c, cup_kv_cache_advance(cache, 6, NULL), CUP_ARGUMENT);
+    expect_refused(c, cup_kv_cache_advance(cache, 0, cup_cast(c, counts, CUP_I64)), CUP_DTYPE);
+    expect_refused(c, cup_kv_cache_advance(cache, 0, cup_zeros(c, CUP_I32, 1, (int64_t[]){3})),
+                   CUP_SHAPE);
+    expect_lengths(cache, 5, 3);
+    counts = cup_tensor_from(c, CUP_I32, 1, (int64_t[]){2}, back);
+    EXPECT(cup_kv_cache_advance(cache, 0, counts) == CUP_OK);
+    expect_lengths(cache, 0, 10);
+    cup_kv_cache_free(cache);
+    cup_context_free(c);
+}

@@ -263,6 +263,20 @@ static cup_status check_experts(const cup_gpt *m, const cup_gpt_sharing *s)
     return CUP_OK;
 }
 
+/* Weights of 8 bits would need scales, which products and caches of 8 bits make. */
+static cup_status check_dtype(cup_context *c, cup_dtype dtype)
+{
+    if (dtype == CUP_F32 || dtype == CUP_BF16 || dtype == CUP_F16 || dtype == CUP_F64)
+        return CUP_OK;
+    bool is_f8 = dtype == CUP_F8E4M3 || dtype == CUP_F8E5M2;
+    return cup_fail(c, CUP_DTYPE, "gpt: a model is in f32, bf16, f16 or f64, not in %s%s",
+                    cup_dtype_name(dtype),
+                    is_f8 ? "; take bf16, with the precision \"fp8\" of training "
+                            "(cup_parameters_fp8) for products of 8 bits and cache_dtype for keys "
+                            "and values"
+                          : "");
+}
+
 cup_gpt *cup_gpt_shared_new(cup_context *c, cup_dtype dtype, const cup_gpt_sharing *sharing,
                             const cup_gpt_config *config)
 {
@@ -273,6 +287,8 @@ cup_gpt *cup_gpt_shared_new(cup_context *c, cup_dtype dtype, const cup_gpt_shari
         cup_fail(c, CUP_ARGUMENT, "gpt: there is no configuration to make a model of");
         return NULL;
     }
+    if (check_dtype(c, dtype) != CUP_OK)
+        return NULL;
     cup_gpt *m = calloc(1, sizeof *m);
     if (!m) {
         cup_fail(c, CUP_MEMORY, "out of host memory for a model");

@@ -135,6 +135,11 @@ static cup_tensor *draw(cup_context *c, const kind *k, cup_dtype dtype, int ndim
     return cup_full(c, dtype, ndim, shape, k->value);
 }
 
+bool cup__dtype_learns(cup_dtype dtype)
+{
+    return cup__dtype_is_float(dtype) && cup_dtype_size(dtype) > 1;
+}
+
 static cup_status check(cup_context *c, const char *name, cup_dtype dtype, int ndim,
                         const cup_parameter_options *o)
 {
@@ -160,7 +165,7 @@ static cup_status check(cup_context *c, const char *name, cup_dtype dtype, int n
                          "parameter %.200s: a buffer begins with zeros or ones, not with %s "
                          "numbers",
                          name, k->name);
-    if (!o->buffer && !cup__dtype_is_float(dtype))
+    if (!o->buffer && !cup__dtype_learns(dtype))
         return cup__fail(&c->error, CUP_DTYPE,
                          "parameter %.200s: numbers of %s cannot be learned; make it a buffer",
                          name, cup_dtype_name(dtype));

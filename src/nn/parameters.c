@@ -64,9 +64,13 @@ cup_parameters *cup_parameters_new(cup_context *c, cup_dtype dtype)
 {
     if (!c || c->error.status != CUP_OK)
         return NULL;
-    if (!cup__dtype_is_float(dtype)) {
-        cup__fail(&c->error, CUP_DTYPE, "parameters: numbers of %s cannot be learned",
-                  cup_dtype_name(dtype));
+    if (!cup__dtype_learns(dtype)) {
+        cup__fail(&c->error, CUP_DTYPE,
+                  "parameters: numbers of %s cannot be learned; take f32, bf16, f16 or f64%s",
+                  cup_dtype_name(dtype),
+                  cup__dtype_is_float(dtype)
+                      ? ", and cup_parameters_fp8, by which linear layers multiply in 8 bits"
+                      : "");
         return NULL;
     }
     cup_parameters *list = cup__calloc(1, sizeof *list);

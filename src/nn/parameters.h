@@ -10,6 +10,8 @@
 cup_context *cup__parameters_context(const cup_parameters *list);
 const char *cup__parameters_prefix(const cup_parameters *list);
 cup_dtype cup__parameters_dtype(const cup_parameters *list);
+/* Whether a parameter may have it: a float that an optimizer changes as it is. */
+bool cup__dtype_learns(cup_dtype dtype);
 bool cup__parameters_is_training(const cup_parameters *list);
 /* How what was made in the whole list behaves. */
 typedef struct cup__parameters_modes {

@@ -172,11 +172,21 @@ static cup_status check_ring(cup_context *c, const cup_training *a)
                      what);
 }
 
+static cup_status check_dtype(cup_context *c, cup_training *a)
+{
+    if (a->dtype != CUP_F8E4M3 && a->dtype != CUP_F8E5M2)
+        return cup__loss_scale_choose(c, a->dtype, &a->loss_scale);
+    return cup__fail(&c->error, CUP_DTYPE,
+                     "training: the dtype must be f32, bf16 or f16, not %s; take the precision "
+                     "\"fp8\", with which linear layers multiply in 8 bits, whatever the dtype is",
+                     cup_dtype_name(a->dtype));
+}
+
 cup_status cup__training_check(cup_context *c, cup_training *training)
 {
     cup__precision precision = c->precision;
     CUP_TRY(cup__fields_check(&c->error, "training", fields, training));
-    CUP_TRY(cup__loss_scale_choose(c, training->dtype, &training->loss_scale));
+    CUP_TRY(check_dtype(c, training));
     bool fp8 = cup__training_is_fp8(training);
     if (training->precision && !fp8)
         CUP_TRY(cup__precision_find(&c->error, training->precision, &precision));

@@ -319,3 +319,21 @@ TEST(fp8_learns_the_same_bits_again_and_with_blocks_computed_again)
     EXPECT(once == learned(CUP_F32, true, false, 3, 50));
     EXPECT(once == learned(CUP_F32, true, true, 3, 50));
 }
+
+/* No GPT is in 8 bits, which its products are by other means. */
+TEST(fp8_is_no_dtype_of_a_model)
+{
+    static const cup_dtype none[] = {CUP_F8E4M3, CUP_F8E5M2, CUP_I32};
+    const cup_gpt_config config = {.size = sizeof config, .vocabulary = 11, .context = 8,
+                                   .layers = 1, .heads = 2, .width = 16};
+    cup_context *c = cpu();
+    for (int i = 0; i < 3; i++) {
+        EXPECT(!cup_gpt_new(c, none[i], &config));
+        EXPECT_INT(cup_error(c), CUP_DTYPE);
+        EXPECT_CONTAINS(cup_error_text(c), cup_dtype_name(none[i]));
+        EXPECT_CONTAINS(cup_error_text(c),
+                        i < 2 ? "the precision \"fp8\"" : "f32, bf16, f16 or f64");
+        cup_error_clear(c);
+    }
+    cup_context_free(c);
+}

@@ -226,6 +226,8 @@ TEST(parameters_refuse_what_cannot_be)
     cup_context *c = cpu();
     EXPECT(!cup_parameters_new(NULL, CUP_F32) && !cup_parameters_new(c, CUP_I32));
     expect_error(c, CUP_DTYPE, "i32 cannot be learned");
+    EXPECT(!cup_parameters_new(c, CUP_F8E4M3));
+    expect_error(c, CUP_DTYPE, "cup_parameters_fp8");
     cup_parameters *list = cup_parameters_new(c, CUP_F32);
     const int64_t shape[] = {2, 2}, negative[] = {2, -2};
     EXPECT(cup_parameter_new(list, "w", 2, shape, NULL) != NULL);
@@ -254,6 +256,7 @@ TEST(parameters_refuse_what_cannot_be)
                  {{.rate = NAN}, "must be finite"},
                  {{.buffer = true}, "begins with zeros or ones"},
                  {{.dtype = "i64"}, "make it a buffer"},
+                 {{.dtype = "f8e5m2"}, "make it a buffer"},
                  {{.dtype = "i63"}, "\"i63\" is no dtype"},
                  {{.size = 1 << 20}, "the size of its options is 1048576"}};
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {

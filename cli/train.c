@@ -148,7 +148,8 @@ static int finish(train_run *r)
     cli_text sample = {0};
     if (!train_speaks(r))
         return CLI_OK;
-    bool wants = r->given->sample > 0 && !signals_caught(), kept = wants && r->call->json;
+    bool wants = r->given->sample > 0 && !r->stopped && !signals_caught();
+    bool kept = wants && r->call->json;
     if (train_draw(r) != CUP_OK)
         return cli_report(r->c);
     train_summarize(r);
@@ -175,8 +176,8 @@ static int train(train_run *r)
         train_end_report(r);
     if (status != CUP_OK && status != CUP_INTERRUPTED)
         return cli_report(r->c);
-    int code = finish(r);
-    return code ? code : cli_exit_of(status);
+    r->stopped = status == CUP_INTERRUPTED;
+    return train_leave(r->comm, status, finish(r));
 }
 
 static int run_with(train_run *r)

@@ -71,6 +71,8 @@ int train_find_place(const train_given *given, train_place *out);
 int train_check_device(cup_context *c, const train_given *given);
 /* The page of --memory-page, of the moment before anything is freed. Returns an exit code. */
 int train_draw_memory(cup_context *c, const train_given *given);
+/* The exit code of this process, whose run ended so and which then came to `code`; all call it. */
+int train_leave(cup_comm *m, cup_status status, int code);
 /* Whether a run that was started again has a checkpoint to go on from, as rank 0 sees it. */
 bool train_goes_on(cup_context *c, cup_comm *m, const train_place *place, const train_given *given);
 

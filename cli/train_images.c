@@ -306,8 +306,8 @@ static int train(images_run *r)
         images_end_report(r);
     if (status != CUP_OK && status != CUP_INTERRUPTED)
         return cli_report(r->c);
-    int code = images_finish(r);
-    return code ? code : cli_exit_of(status);
+    r->stopped = status == CUP_INTERRUPTED;
+    return train_leave(r->comm, status, images_finish(r));
 }
 
 static int run_with(images_run *r)

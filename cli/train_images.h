@@ -25,6 +25,7 @@ typedef struct images_run {
     double rate; /* images a second */
     time_t drawn; /* when the curves were written last */
     bool saved;   /* a checkpoint is in the folder */
+    bool stopped; /* before its last step, by a signal to any of the processes */
 } images_run;
 
 /* One of several processes speaks for all. */

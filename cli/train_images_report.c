@@ -5,7 +5,6 @@
 #include "cli/common/exit.h"
 #include "cli/common/json.h"
 #include "cli/common/plot.h"
-#include "cli/common/signals.h"
 #include "cli/train_images.h"
 
 #define DRAW_SECONDS 5
@@ -170,7 +169,7 @@ int images_finish(images_run *r)
     if (draw(r) != CUP_OK)
         return cli_report(r->c);
     fprintf(stderr, "%s at step %lld of %lld after %s, %s images/s\n",
-            signals_caught() ? "stopped" : "done",
+            r->stopped ? "stopped" : "done",
             (long long)cup_loop_steps(cup_classifier_loop(r->m)), (long long)r->how.steps,
             progress_time(r->rate > 0 ? (double)r->progress.units / r->rate : 0, time),
             progress_number(r->rate, rate));

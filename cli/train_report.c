@@ -199,7 +199,8 @@ static void tell_sets(const train_run *r)
     int count = cup_data_sets(r->data);
     const cup_training *a = &r->training;
     int64_t steps = cup_trainer_steps(r->trainer), rows = a->batch * a->accumulate, all = 0;
-    int64_t *drawn = count && !signals_caught() ? calloc((size_t)count, sizeof *drawn) : NULL;
+    bool waits = count && !r->stopped && !signals_caught();
+    int64_t *drawn = waits ? calloc((size_t)count, sizeof *drawn) : NULL;
     if (drawn && count_texts(r, steps, drawn) == CUP_OK)
         all = rows * steps;
     for (int i = 0; drawn && all && i < count; i++) {
@@ -228,7 +229,7 @@ void train_summarize(train_run *r)
     fprintf(stderr,
             "%s at step %lld of %lld after %s, %s tokens/s, %s without start, evaluations and "
             "saves\n",
-            signals_caught() ? "stopped" : "done", (long long)cup_trainer_steps(r->trainer),
+            r->stopped ? "stopped" : "done", (long long)cup_trainer_steps(r->trainer),
             (long long)r->training.steps, progress_time(seconds, time),
             progress_number(r->rate, rate),
             progress_number(progress_steady_rate(&r->progress), steady));

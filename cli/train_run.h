@@ -28,6 +28,7 @@ typedef struct train_run {
     double rate;         /* tokens a second */
     time_t drawn;        /* when the curves were written last */
     bool saved;          /* a checkpoint is in the folder */
+    bool stopped;        /* before its last step, by a signal to any of the processes */
 } train_run;
 
 /* One of several processes speaks for all. */

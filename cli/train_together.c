@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "cli/common/exit.h"
+#include "cli/common/signals.h"
 #include "cli/train.h"
 #include "cupola/facts.h"
 #include "cupola/network.h"
@@ -101,4 +102,16 @@ bool train_goes_on(cup_context *c, cup_comm *m, const train_place *place, const 
     if (m)
         cup_comm_agree(m, &found, 1);
     return found;
+}
+
+/* A launcher may end all processes as soon as one has failed, so none leaves before rank 0 has told
+ * of the run. A signal that reached some of them ended it for all. */
+int train_leave(cup_comm *m, cup_status status, int code)
+{
+    int64_t number = signals_caught();
+    if (status == CUP_INTERRUPTED && m)
+        cup_comm_agree(m, &number, 1);
+    if (code || status != CUP_INTERRUPTED || !number)
+        return code ? code : cli_exit_of(status);
+    return CLI_SIGNAL + (int)number;
 }

@@ -13,17 +13,20 @@
     "--accumulate 2 --warmup 5 --decline constant --evaluate-every 0 --evaluate-texts 8 "          \
     "--save-every 40 "
 
-/* What all begin with: the command, a text, and functions. `saved` waits for a checkpoint,
- * `steps_of` says at which step the run of a log stopped, and `alone` trains as many and
- * compares. */
+/* What all begin with: the command, a text, and functions. `fail` says what went wrong, with all
+ * logs, `saved` waits for a checkpoint, `steps_of` says at which step the run of a log stopped, and
+ * `alone` trains as many and compares. */
 #define BEGIN                                                                                      \
     "cd '%s'; cupola='%s'; seq 3000 | tr 0-9 a-j >text.txt; "                                      \
-    "saved() { i=0; while [ ! -f run/state.json ] && [ $i -lt 500 ]; do sleep 0.02; "              \
-    "i=$((i + 1)); done; sleep 0.1; }; "                                                           \
+    "fail() { echo \"$1\"; for f in *log; do [ ! -f $f ] || { echo \"-- $f\"; cat $f; }; done; "   \
+    "exit 1; }; "                                                                                  \
+    "saved() { i=0; while [ ! -f run/state.json ]; do sleep 0.02; i=$((i + 1)); "                  \
+    "[ $i -lt 2500 ] || fail 'no checkpoint within 50 s'; done; sleep 0.1; }; "                    \
     "steps_of() { sed -n 's/^.*stopped at step \\([0-9]*\\) .*/\\1/p' $1 | head -n 1; }; "         \
-    "alone() { $cupola " TRAIN "--processes 2 --steps $1 --out alone >alone.log 2>&1 && "          \
-    "cmp alone/losses.csv run/losses.csv && "                                                      \
-    "cmp alone/model.safetensors run/model.safetensors && echo the same; }; "
+    "alone() { $cupola " TRAIN "--processes 2 --steps $1 --out alone >alone.log 2>&1 || "          \
+    "fail \"the run that was left alone ended with $?\"; "                                         \
+    "cmp alone/losses.csv run/losses.csv || fail 'other losses than those of one left alone'; "    \
+    "cmp alone/model.safetensors run/model.safetensors || fail 'other weights'; echo the same; }; "
 
 static char out[100000];
 
@@ -49,23 +52,35 @@ static void expect_goes_on(const char *script)
            sizeof text);
     int code = test_command(out, sizeof out, "%s", text);
     if (code)
-        test_fail(__FILE__, __LINE__, "code %d: %.9000s", code, out);
+        test_fail(__FILE__, __LINE__, "code %d: %.20000s", code, out);
     EXPECT_CONTAINS(out, "2 processes, joined by sockets");
     EXPECT_CONTAINS(out, "stopped at step");
     EXPECT_CONTAINS(out, "resumed  behind step");
     EXPECT_CONTAINS(out, "the same");
 }
 
-/* Begins a run by a starter of MPI's, tells it to end, and begins another one. */
-static void expect_mpi(const char *start)
+/* Writes down how its process ended. The shell that has the signal, too, waits for that. Starters
+ * without a name for a run have processes meet by the one that started them, here several. */
+#define NOTED                                                                                      \
+    "sh -c 'trap : USR1; \"$@\"; code=$?; echo $code >$OMPI_COMM_WORLD_RANK$PMI_RANK.code; "       \
+    "exit $code' noted "
+
+/* Begins a run by a starter of MPI's, tells it to end, and begins another one. `untold` is a code
+ * that the starter may end with by a fault of its own. */
+static void expect_mpi(const char *start, const char *untold)
 {
-    char script[2000];
+    char script[3000];
     snprintf(script, sizeof script,
-             "%s $cupola " TRAIN "--out run --steps " MOST " >log 2>&1 & own=$!; saved; "
-             "kill -USR1 $own; wait $own; code=$?; cat log; "
-             "[ $code != 0 ] || exit 9; n=$(($(steps_of log) + 10)); "
-             "export CUP_RESTARTS=1; %s $cupola " TRAIN "--out run --steps $n && alone $n",
-             start, start);
+             "CUP_ADDRESS=file:$PWD/meet %s " NOTED "$cupola " TRAIN "--out run --steps " MOST " "
+             ">first.log 2>&1 & own=$!; saved; kill -USR1 $own; wait $own; code=$?; "
+             "both=$(echo $(cat 0.code 1.code)); "
+             "[ \"$both\" = '138 138' ] || fail \"processes that were told to end gave $both\"; "
+             "[ $code = 138 ] || [ $code = %s ] || fail \"the starter ended with $code\"; "
+             "n=$(steps_of first.log); [ \"$n\" ] || fail 'the run did not say where it stopped'; "
+             "n=$((n + 10)); export CUP_RESTARTS=1; "
+             "%s $cupola " TRAIN "--out run --steps $n >second.log 2>&1 || "
+             "fail \"the run that went on ended with $?\"; cat first.log second.log; alone $n",
+             start, untold, start);
     expect_goes_on(script);
 }
 
@@ -74,14 +89,35 @@ TEST_LIMITED(launchers_open_mpi, 120)
     if (!has("mpirun.openmpi"))
         test_skip("there is no mpirun.openmpi");
     expect_mpi("OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 "
-               "mpirun.openmpi --oversubscribe -n 2");
+               "mpirun.openmpi --oversubscribe -n 2",
+               "138");
 }
 
+/* Before 4.1 its starter takes those processes for well that have ended together after it passed a
+ * signal on to them, and then gives 0. */
 TEST_LIMITED(launchers_mpich, 120)
 {
     if (!has("mpiexec.hydra"))
         test_skip("there is no mpiexec.hydra of MPICH");
-    expect_mpi("mpiexec.hydra -n 2");
+    expect_mpi("mpiexec.hydra -n 2", "0");
+}
+
+/* Others take a process that has ended for a reason to end the rest. So all have the same code, and
+ * none before the run was told of, whoever got the signal. */
+TEST(launchers_tell_one_process_to_end)
+{
+    expect_goes_on("for who in 0 1; do rm -rf run alone; "
+                   "$cupola launch --processes 2 -- sh -c '\"$@\" 2>$CUP_RANK.log & "
+                   "echo $! >$CUP_RANK.id; wait $!; code=$?; told=$(grep -c stopped 0.log); "
+                   "echo $code $told >$CUP_RANK.code; exit $code' noted "
+                   "$cupola " TRAIN "--out run --steps " MOST " & own=$!; "
+                   "saved; kill -USR1 $(cat $who.id); wait $own; code=$?; "
+                   "[ $code = 138 ] || fail \"with a signal to rank $who launch gave $code\"; "
+                   "for r in 0 1; do [ \"$(cat $r.code)\" = '138 1' ] || "
+                   "fail \"of a signal to rank $who rank $r had code, report: $(cat $r.code)\"; "
+                   "done; cat 0.log; n=$(($(steps_of 0.log) + 10)); "
+                   "$cupola " TRAIN "--processes 2 --resume --out run --steps $n || "
+                   "fail \"the run that went on ended with $?\"; alone $n; done");
 }
 
 /* The one of an environment is named by TORCHRUN. */
@@ -93,7 +129,8 @@ TEST(launchers_torchrun)
                    "$cupola " TRAIN "--out run --steps " MOST " >log 2>&1 & own=$!; "
                    "i=0; while [ ! -d run ] && [ $i -lt 1000 ]; do sleep 0.02; i=$((i + 1)); done; "
                    "saved; kill -TERM $own; wait $own; code=$?; cat log; "
-                   "[ $code != 0 ] || exit 9; n=$(($(steps_of log) + 10)); "
+                   "[ $code != 0 ] || fail 'torchrun ended with 0'; "
+                   "n=$(($(steps_of log) + 10)); "
                    "$cupola " TRAIN "--processes 2 --resume --steps $n --out run && "
                    "alone $n");
 }

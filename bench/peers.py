@@ -23,7 +23,8 @@ os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")  # there are enough 
 import torch  # noqa: E402
 
 from library import Cupola  # noqa: E402
-from rows import DTYPES, PARTS, Wide, all_rows, cupy, random, shapes_of  # noqa: E402
+from row import DTYPES, Wide, random, shapes_of  # noqa: E402
+from rows import PARTS, all_rows, cupy  # noqa: E402
 
 
 def time_peer(run, flush, seconds):

@@ -7,70 +7,13 @@ that is what a peer's error is measured against.
 import torch
 import torch.nn.functional as F
 
-from conv_layers import CONVOLUTIONS, F32, UNET
+from conv_layers import UNET, conv_f32_rows, conv_rows
+from row import ATEN, Row, Wide, random, rounded
 
 try:
     import cupy
 except ImportError:
     cupy = None
-
-DTYPES = {"f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16,
-          "f8e4m3": torch.float8_e4m3fn, "i8": torch.int8}
-ATEN = torch.ops.aten
-
-
-class Row:
-    """One call. peers: others than PyTorch run eagerly, by name; compiled: whether torch.compile is
-    one; exact: whether the peer's error can be measured."""
-
-    def __init__(self, op, shapes, dtype, make, attributes="", compiled=False, peers=None,
-                 with_cupy=None, indices=0, exact=True, transposed=False, precision="highest",
-                 name="torch", channels_last=False):
-        self.op, self.shapes, self.dtype, self.make = op, shapes, dtype, make
-        self.attributes, self.compiled, self.peers = attributes, compiled, peers or {}
-        self.with_cupy, self.indices, self.exact = with_cupy, indices, exact
-        self.transposed, self.precision, self.name = transposed, precision, name
-        self.channels_last = channels_last
-
-    def text(self):
-        """Attributes as far as the row sets them; how the library writes them stands in a result."""
-        more = [self.attributes, "transposed=1" if self.transposed else "",
-                "channels_last=1" if self.channels_last else "",
-                "precision=" + self.precision if self.precision != "highest" else ""]
-        return " ".join(word for word in more if word)
-
-
-class Wide:
-    """Stands in for a dtype: values are rounded to it and held in double."""
-
-    def __init__(self, dtype):
-        self.dtype = dtype
-
-
-def shapes_of(text):
-    """All shapes of a text such as "2x3 2*5 3*(4 -) ()"; an input left out is one of no size."""
-    out, groups = [], []
-    for word in text.replace("()", "0d").replace("(", "( ").replace(")", " )").split():
-        if word == ")":
-            begin, times = groups.pop()
-            out[begin:] = out[begin:] * times
-            continue
-        times, _, shape = word.rpartition("*")
-        if shape == "(":
-            groups.append((len(out), int(times)))
-        else:
-            size = () if shape in ("0d", "-") else tuple(int(n) for n in shape.split("x"))
-            out += [size] * int(times or 1)
-    return out
-
-
-def random(shape, dtype, grad=False):
-    x = torch.randn(shape, device="cuda", dtype=torch.float32)
-    return rounded(x, dtype).requires_grad_(grad)
-
-
-def rounded(x, dtype):
-    return x.to(dtype.dtype).double() if isinstance(dtype, Wide) else x.to(dtype)
 
 
 def indices(rows, shape):
@@ -423,64 +366,6 @@ def attention_rows():
     yield Row("attention", "32x32x1x128 32x8x8192x128 32x8x8192x128", "bf16",
               binary(lambda q, k, v: F.scaled_dot_product_attention(q, k, v, enable_gqa=True)),
               "causal=0 dropout=0")
-
-
-def images(shape, d, last):
-    """A tensor of images or kernels, with its channels last or first."""
-    x = random(shape, d)
-    return x.contiguous(memory_format=torch.channels_last) if last else x
-
-
-def as_cudnn_may(rounds, run):
-    """A call whose f32 products cuDNN may round to tf32, or may not."""
-    def call():
-        torch.backends.cudnn.benchmark, torch.backends.cudnn.allow_tf32 = True, rounds
-        return run()
-    return call
-
-
-def convolution(d, x, w, stride, groups, last=True, rounds=True):
-    x, w = images(x, d, last), images(w, d, last)
-    return as_cudnn_may(rounds, lambda: F.conv2d(x, w, None, stride, (w.shape[2] - 1) // 2, 1,
-                                                 groups))
-
-
-def convolution_grad(d, dy, x, w, stride, groups, which, last=True, rounds=True):
-    x, w, dy = images(x, d, last), images(w, d, last), images(dy, d, last)
-    pad = (w.shape[2] - 1) // 2
-    return as_cudnn_may(rounds, lambda: ATEN.convolution_backward(
-        dy, x, w, None, [stride] * 2, [pad] * 2, [1] * 2, False, [0] * 2, groups,
-        which)[0 if which[0] else 1])
-
-
-def conv_rows(layers=CONVOLUTIONS, dtype="bf16", precision="highest", last=True):
-    how = {"last": last, "rounds": precision != "highest"}
-    more = {"channels_last": last, "exact": False, "precision": precision,
-            "name": {"f32": "cuDNN tf32" if how["rounds"] else "cuDNN f32"}.get(dtype, "torch")}
-    for n, c, side, o, k, stride, groups in layers:
-        out = (side - 1) // stride + 1
-        x, w, y = (n, c, side, side), (o, c // groups, k, k), (n, o, out, out)
-        text = f"stride={stride} padding={(k - 1) // 2} same=0 dilation=1 groups={groups}"
-        shown = ["x".join(map(str, s)) for s in (x, w, y)]
-        yield Row("conv2d", f"{shown[0]} {shown[1]} -", dtype,
-                  lambda d, x, w, _, s=stride, g=groups: convolution(d, x, w, s, g, **how), text,
-                  **more)
-        yield Row("conv2d_input_grad", f"{shown[2]} {shown[1]}", dtype,
-                  lambda d, dy, w, x=x, s=stride, g=groups: convolution_grad(
-                      d, dy, x, w, s, g, [True, False, False], **how),
-                  f"{text} height={side} width={side}", **more)
-        yield Row("conv2d_weight_grad", f"{shown[2]} {shown[0]}", dtype,
-                  lambda d, dy, x, w=w, s=stride, g=groups: convolution_grad(
-                      d, dy, x, w, s, g, [False, True, False], **how),
-                  f"{text} kernel={k}", **more)
-
-
-def conv_f32_rows():
-    """At full accuracy and rounded, with the channels of images last, and first."""
-    yield from conv_rows(F32, "f32")
-    yield from conv_rows(F32, "f32", "high")
-    yield from conv_rows(F32[:1], "f32", "highest", False)
-    yield from conv_rows(F32[:1], "f32", "high", False)
 
 
 def definite(shape, d):

@@ -128,6 +128,16 @@ cup_status cup__conv_run_last(cup__call *call, bool all, cup_status (*run)(cup__
     return call->c->error.status;
 }
 
+cup_status cup__conv_run_scoped(cup__call *call, bool all, cup_status (*run)(cup__call *call))
+{
+    if (call->out[0]->count == 0)
+        return CUP_OK;
+    cup_scope_open(call->c);
+    cup__conv_run_last(call, all, run);
+    cup_scope_return(call->c, NULL);
+    return call->c->error.status;
+}
+
 cup_status cup__conv_run_image_last(cup__call *call, cup_status (*run)(cup__call *call))
 {
     cup_tensor **in = call->in, *own[MOST_INPUTS];

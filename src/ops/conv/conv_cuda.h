@@ -75,6 +75,13 @@ cup_status cup__conv_weight_taps(cup__call *call);
 /* The same of f32 whose products may be rounded, by the kernel of such products. */
 const char *cup__conv_f32_product_refuses(const cup__call *call);
 cup_status cup__conv_f32_product(cup__call *call);
+/* Why a call of f32 cannot be done as one of 16 bits by the kernels above; and its products. */
+const char *cup__conv_f32_refuses(const cup__call *call);
+static inline int64_t cup__conv_products(const conv_call *c)
+{
+    return (int64_t)c->images * c->side[0].out * c->side[1].out * c->results * c->channels *
+           c->groups * c->side[0].taps * c->side[1].taps;
+}
 /* f32 whose products may be rounded, on the way to tensor cores, or in f16 before. */
 const char *cup__conv_tf32_refuses(const cup__call *call);
 const char *cup__conv_tf32_best_refuses(const cup__call *call);
@@ -99,6 +106,8 @@ cup_tensor *cup__conv_wgmma_sums(cup__call *call, const cup__conv *v, conv_parts
 #define CUP__CONV_PIECE_BYTES 16
 #define CUP__CONV_PIECE 8 /* elements of 16 bits */
 cup_status cup__conv_run_last(cup__call *call, bool all, cup_status (*run)(cup__call *call));
+/* The same for what makes tensors on its way, which are freed behind it. */
+cup_status cup__conv_run_scoped(cup__call *call, bool all, cup_status (*run)(cup__call *call));
 /* Whether a tensor of images lies so. */
 bool cup__conv_lies_last(const cup_tensor *t);
 /* The same for the first input alone, whatever the others and the result lie as. */

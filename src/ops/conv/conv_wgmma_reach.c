@@ -11,6 +11,7 @@
 #define CORNER 127   /* how far beyond the image TMA can begin or end */
 #define FARTHEST 255 /* how far from the first tap the last one can be */
 #define STEP_MOST 8  /* from place to place */
+#define UNSCALED_MOST 4 /* inputs of a convolution without scales */
 #define PLACES_MOST (INT32_MAX - 1024)
 
 /* Taps that go backwards, as in the gradient of the image, are taken from the last one on. */
@@ -92,6 +93,24 @@ const char *cup__conv_wgmma_never(const cup__call *call)
     if (taps > INT32_MAX / 4 / (c->channels + CUP__WGMMA_LINE))
         return "a result is a sum of more than 2^29 products";
     return NULL;
+}
+
+const char *cup__conv_f32_refuses(const cup__call *call)
+{
+    cup_tensor half[2], *in[UNSCALED_MOST] = {&half[0], &half[1]};
+    cup__call shadow = *call;
+    if (!call->c->device->is_cuda)
+        return "it is for GPUs";
+    if (call->in[0]->dtype != CUP_F32 || cup__conv_is_scaled(call))
+        return "it is for f32";
+    for (int i = 2; i < call->in_count; i++)
+        in[i] = call->in[i];
+    for (int i = 0; i < 2; i++) {
+        half[i] = *call->in[i];
+        half[i].dtype = CUP_F16;
+    }
+    shadow.in = in;
+    return cup__conv_wgmma_refuses(&shadow);
 }
 
 const char *cup__conv_wgmma_refuses(const cup__call *call)

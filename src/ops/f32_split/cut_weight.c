@@ -39,18 +39,7 @@ static int planes_of(const cup__call *call)
 
 const char *cup__cut_weight_refuses(const cup__call *call)
 {
-    cup_tensor half[2], *in[3] = {&half[0], &half[1], call->in_count > 2 ? call->in[2] : NULL};
-    cup__call shadow = *call;
-    if (!call->c->device->is_cuda)
-        return "it is for GPUs";
-    if (call->in[0]->dtype != CUP_F32)
-        return "it is for f32";
-    for (int i = 0; i < 2; i++) {
-        half[i] = *call->in[i];
-        half[i].dtype = CUP_F16;
-    }
-    shadow.in = in;
-    return cup__conv_wgmma_refuses(&shadow);
+    return cup__conv_f32_refuses(call);
 }
 
 static int tile_n_of(const tiles *t)
@@ -186,10 +175,5 @@ static cup_status run(cup__call *call)
 
 cup_status cup__cut_weight(cup__call *call)
 {
-    if (call->out[0]->count == 0)
-        return CUP_OK;
-    cup_scope_open(call->c);
-    cup__conv_run_last(call, true, run);
-    cup_scope_return(call->c, NULL);
-    return call->c->error.status;
+    return cup__conv_run_scoped(call, true, run);
 }

@@ -19,28 +19,10 @@
 
 const char *cup__split_conv_refuses(const cup__call *call)
 {
-    cup_tensor half[2], *in[MOST_INPUTS] = {&half[0], &half[1]};
-    cup__call shadow = *call;
-    if (!call->c->device->is_cuda)
-        return "it is for GPUs";
-    if (call->in[0]->dtype != CUP_F32 || cup__conv_is_scaled(call))
-        return "it is for f32";
-    if (call->c->precision != CUP__HIGHEST)
-        return "it is for f32 whose products must not be rounded (CUP_PRECISION=highest)";
-    for (int i = 0; i < call->in_count; i++)
-        in[i] = i < 2 ? in[i] : call->in[i];
-    for (int i = 0; i < 2; i++) {
-        half[i] = *call->in[i];
-        half[i].dtype = CUP_F16;
-    }
-    shadow.in = in;
-    return cup__conv_wgmma_refuses(&shadow);
-}
-
-static int64_t products_of(const conv_call *c)
-{
-    return (int64_t)c->images * c->side[0].out * c->side[1].out * c->results * c->channels *
-           c->groups * c->side[0].taps * c->side[1].taps;
+    const char *why = cup__conv_f32_refuses(call);
+    return why || call->c->precision == CUP__HIGHEST
+               ? why
+               : "it is for f32 whose products must not be rounded (CUP_PRECISION=highest)";
 }
 
 const char *cup__split_conv_best_refuses(const cup__call *call)
@@ -49,7 +31,8 @@ const char *cup__split_conv_best_refuses(const cup__call *call)
     if (why)
         return why;
     const cup__conv v = cup__conv_of(call);
-    return products_of(&v.call) < WORTHWHILE ? "cutting would take longer than it gains" : NULL;
+    return cup__conv_products(&v.call) < WORTHWHILE ? "cutting would take longer than it gains"
+                                                    : NULL;
 }
 
 /* The first plane as the tensor that was cut. */
@@ -241,10 +224,5 @@ static cup_status run_rows(cup__call *call)
 
 cup_status cup__split_conv(cup__call *call)
 {
-    if (call->out[0]->count == 0)
-        return CUP_OK;
-    cup_scope_open(call->c);
-    cup__conv_run_last(call, true, run_rows);
-    cup_scope_return(call->c, NULL);
-    return call->c->error.status;
+    return cup__conv_run_scoped(call, true, run_rows);
 }

@@ -83,10 +83,5 @@ static cup_status run(cup__call *call)
 
 cup_status cup__split_conv_weight(cup__call *call)
 {
-    if (call->out[0]->count == 0)
-        return CUP_OK;
-    cup_scope_open(call->c);
-    cup__conv_run_last(call, true, run);
-    cup_scope_return(call->c, NULL);
-    return call->c->error.status;
+    return cup__conv_run_scoped(call, true, run);
 }

@@ -26,31 +26,13 @@ typedef struct rounded {
     cup_tensor *in[MOST_INPUTS], *scale[2];
 } rounded;
 
-static int64_t products_of(const conv_call *c)
-{
-    return (int64_t)c->images * c->side[0].out * c->side[1].out * c->results * c->channels *
-           c->groups * c->side[0].taps * c->side[1].taps;
-}
-
 /* Why neither this nor the same without rounding first can be. */
 static const char *refuses(const cup__call *call)
 {
-    cup_tensor half[2], *in[MOST_INPUTS] = {&half[0], &half[1]};
-    cup__call shadow = *call;
-    if (!call->c->device->is_cuda)
-        return "it is for GPUs";
-    if (call->in[0]->dtype != CUP_F32)
-        return "it is for f32";
-    if (call->c->precision == CUP__HIGHEST)
-        return "it takes f32 where products may be rounded (CUP_PRECISION=high)";
-    for (int i = 0; i < call->in_count; i++)
-        in[i] = i < 2 ? in[i] : call->in[i];
-    for (int i = 0; i < 2; i++) {
-        half[i] = *call->in[i];
-        half[i].dtype = CUP_F16;
-    }
-    shadow.in = in;
-    return cup__conv_wgmma_refuses(&shadow);
+    const char *why = cup__conv_f32_refuses(call);
+    return why || call->c->precision != CUP__HIGHEST
+               ? why
+               : "it takes f32 where products may be rounded (CUP_PRECISION=high)";
 }
 
 const char *cup__conv_rounded_refuses(const cup__call *call)
@@ -59,7 +41,8 @@ const char *cup__conv_rounded_refuses(const cup__call *call)
     if (why)
         return why;
     cup__conv v = cup__conv_of(call);
-    return products_of(&v.call) < WORTHWHILE ? "rounding would take longer than it gains" : NULL;
+    return cup__conv_products(&v.call) < WORTHWHILE ? "rounding would take longer than it gains"
+                                                    : NULL;
 }
 
 const char *cup__conv_tf32_refuses(const cup__call *call)
@@ -75,7 +58,7 @@ const char *cup__conv_tf32_best_refuses(const cup__call *call)
     cup__conv v = cup__conv_of(call);
     double looked_at = (double)call->in[0]->count * ROUNDING_BYTES / READ_RATE + ROUNDING_STARTS;
     bool narrow = v.call.results <= NARROW && !cup__conv_halo_pays(call, &v);
-    return (double)products_of(&v.call) * (narrow ? SLOWER_NARROW : SLOWER) > looked_at
+    return (double)cup__conv_products(&v.call) * (narrow ? SLOWER_NARROW : SLOWER) > looked_at
                ? "tensor cores take twice as many numbers of f16 at a time, which pays here"
                : NULL;
 }
@@ -153,14 +136,9 @@ static cup_status run_tf32(cup__call *call)
 
 cup_status cup__conv_tf32(cup__call *call)
 {
-    if (call->out[0]->count == 0)
-        return CUP_OK;
     /* The weight is turned from however it lies. */
     bool back = call->op->kind == CUP__CONV_INPUT;
-    cup_scope_open(call->c);
-    cup__conv_run_last(call, !back || !cup__conv_lies_last(call->out[0]), run_tf32);
-    cup_scope_return(call->c, NULL);
-    return call->c->error.status;
+    return cup__conv_run_scoped(call, !back || !cup__conv_lies_last(call->out[0]), run_tf32);
 }
 
 static cup_status run_weight(cup__call *call)
